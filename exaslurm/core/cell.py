@@ -1,0 +1,223 @@
+"""What agents, controller, routers and ``status`` tell each other about a cell.
+
+Agent -> controller: ``AgentReport``; controller -> agent: ``DesiredState``; controller ->
+routers and ``status``: ``CellState``; controller -> registry file: ``CellRecord``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.facts import NodeFacts
+
+RECORD_SCHEMA: Literal["exaslurm/registry/1"] = "exaslurm/registry/1"
+STATE_SCHEMA: Literal["exaslurm/cell/1"] = "exaslurm/cell/1"
+
+# What an engine is doing, in order. ``healthy``: /health answers 200 on its node. ``failed``: it
+# ended and waits for its restart (or, after too many, for another slot).
+EnginePhase = Literal["waiting", "staging", "loading", "healthy", "failed", "stopping", "stopped"]
+# What a replica is for clients. ``ready``: healthy, and a real request through the advertised
+# address was answered.
+ReplicaState = Literal[
+    "pending", "staging", "loading", "warming", "ready", "draining", "failed", "stopped"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """Seconds of each phase of bring-up; None: not over yet.
+
+    reserve: submitted -> the node's agent runs; stage: weights are there; load: engine started
+    -> /health 200; warm_up: first real answer; register: published.
+    """
+
+    reserve_s: float | None = None
+    stage_s: float | None = None
+    load_s: float | None = None
+    warm_up_s: float | None = None
+    register_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """Live figures of an engine, from its /metrics. ``kv_use`` is 0..1."""
+
+    running: int
+    waiting: int
+    kv_use: float
+    sleeping: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """One engine as its agent sees it. ``pid`` and ``start_ticks`` (field 22 of
+    /proc/PID/stat) together name the process."""
+
+    replica: str
+    phase: EnginePhase
+    pid: int | None = None
+    start_ticks: int | None = None
+    port: int | None = None
+    restarts: int = 0
+    cause: str | None = None
+    stage_s: float | None = None
+    load_s: float | None = None
+    max_model_len: int | None = None
+    cpus_actual: tuple[int, ...] | None = None
+    load: EngineLoad | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayNodeStatus:
+    """Ray on one node. ``epoch`` counts the clusters of this cell: it grows when the head is
+    rebuilt. ``seconds`` is the time from the start of ``ray start`` until the node was up."""
+
+    state: Literal["off", "starting", "up", "failed"]
+    epoch: int
+    cause: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReport:
+    """Everything a node knows; sent whole each time. ``incarnation`` is new at each start of
+    the agent, ``started_s`` the wall-clock time (Unix) when the node's init started."""
+
+    node: str
+    cell: str
+    incarnation: str
+    started_s: float
+    facts: NodeFacts
+    seen_version: int
+    engines: tuple[EngineStatus, ...]
+    ray: RayNodeStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayTarget:
+    """The Ray cluster that a node shall belong to."""
+
+    epoch: int
+    head_address: str
+    gcs_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredState:
+    """What a node shall run. Level-triggered: the whole of it, with a growing ``version``
+    (it starts above every version that an agent reports as seen)."""
+
+    version: int
+    ray: RayTarget | None
+    engines: tuple[ReplicaBinding, ...]
+    stop: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node as the controller sees it."""
+
+    node: str
+    het_group: int
+    state: Literal["expected", "joined", "silent", "lost"]
+    address: str | None = None
+    last_report_age_s: float | None = None
+    ray: RayNodeStatus | None = None
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """One replica as the controller sees it."""
+
+    id: str
+    model: str
+    shard: str
+    served_names: tuple[str, ...]
+    state: ReplicaState
+    node: str
+    url: str
+    restarts: int = 0
+    cause: str | None = None
+    phases: PhaseTimes = field(default_factory=PhaseTimes)
+    max_model_len: int | None = None
+    load: EngineLoad | None = None
+    cores: tuple[int, ...] = ()
+    cores_actual: tuple[int, ...] | None = None
+    gpus: tuple[str, ...] = ()
+    pid: int | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayCellState:
+    """The cell's Ray. ``seconds``: first ``ray start`` -> all nodes alive."""
+
+    state: Literal["off", "starting", "complete", "partial", "failed"]
+    epoch: int = 0
+    nodes_alive: int = 0
+    nodes_wanted: int = 0
+    address: str | None = None
+    cause: str | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellState:
+    """The answer to ``GET /v1/state`` of a cell's controller. ``phase`` is the cell's own:
+    nodes -> ray -> engines -> serving; ``cause`` is the first cause of what is wrong."""
+
+    schema: Literal["exaslurm/cell/1"] = STATE_SCHEMA
+    deployment: str
+    cell: str
+    plan_hash: str
+    job_id: str
+    seq: int
+    phase: Literal["nodes", "ray", "engines", "serving", "degraded", "stopping", "failed"]
+    cause: str | None
+    nodes: tuple[NodeState, ...]
+    ray: RayCellState
+    replicas: tuple[ReplicaStatus, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRecord:
+    """What a router must know of a replica to use it."""
+
+    id: str
+    model: str
+    shard: str
+    served_names: tuple[str, ...]
+    url: str
+    node: str
+    ready: bool
+    max_model_len: int | None = None
+    weight: float = 1.0
+    priority: int = 0
+    simulated: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRecord:
+    """``registry/<cell>.json``: the full last replica list of a cell.
+
+    ``seq`` grows with every write; the age of the lease is the reader's own monotonic time since
+    it last changed. ``state_url`` is the controller's base address. An expired lease never
+    removes a replica that answers.
+    """
+
+    schema: Literal["exaslurm/registry/1"] = RECORD_SCHEMA
+    deployment: str
+    cell: str
+    generation: int
+    plan_hash: str
+    job_id: str
+    seq: int
+    lease_s: float
+    state_url: str
+    replicas: tuple[ReplicaRecord, ...]

@@ -1,0 +1,66 @@
+"""What a node says about itself, as seen from inside the job step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumaFact:
+    """A NUMA node: its logical CPUs (kernel numbers) and memory."""
+
+    index: int
+    cpus: tuple[int, ...]
+    mem_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFact:
+    """A GPU that the step may use. ``visible_id`` is what goes into the vendor's
+    ``*_VISIBLE_DEVICES``; the other fields are None where nothing on the node tells."""
+
+    visible_id: str
+    vendor: str
+    uuid: str | None = None
+    pci: str | None = None
+    numa: int | None = None
+    name: str | None = None
+    mem_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HcaFact:
+    """A port of an InfiniBand or RoCE device (``/sys/class/infiniband``)."""
+
+    name: str
+    port: int
+    state: str
+    rate_gbps: float
+    link_layer: str
+    numa: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """One node of a cell.
+
+    ``cpus`` are the logical CPUs that the step may run on, ``cpus_granted`` the number that
+    Slurm says it granted (None outside Slurm): where it is larger than the machine, Slurm was
+    told a claim. ``order`` is the node's place in the expanded node list of its component.
+    """
+
+    node: str
+    het_group: int
+    order: int
+    address: str
+    agent_port: int
+    port_base: int
+    cpus: tuple[int, ...]
+    cpus_granted: int | None
+    mem_mib: int
+    numa: tuple[NumaFact, ...] = ()
+    gpus: tuple[GpuFact, ...] = ()
+    hcas: tuple[HcaFact, ...] = ()
+    switch: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)

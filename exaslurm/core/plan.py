@@ -1,0 +1,224 @@
+"""The plan: everything that is decided on the login node, as frozen data.
+
+A plan says how many nodes of which kind, how many replicas of what, and what one replica needs.
+It does not name nodes, GPUs or ports: those are facts of an allocation (see ``binding``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from exaslurm.core.codec import content_hash
+
+PLAN_SCHEMA: Literal["exaslurm/plan/1"] = "exaslurm/plan/1"
+
+Layout = Literal["het", "single", "local"]
+Role = Literal["head", "worker", "both"]
+EngineKind = Literal["vllm", "simulated"]
+Device = Literal["cpu", "cuda", "rocm", "xpu"]
+SourceKind = Literal["path", "hf", "package", "none"]
+GatewayHome = Literal["login", "service", "job"]
+Option = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTemplate:
+    """What one replica gets on its node (for a multi-node replica: on each of its nodes)."""
+
+    gpus: int
+    cores: int
+    mem_gib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where the weights come from. ``value`` is a path, a hub id or a distribution's name."""
+
+    kind: SourceKind
+    value: str
+    revision: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlan:
+    """How the engine of a model is started.
+
+    ``args`` are engine options by long name without dashes (``max-model-len: 2048``);
+    ``extra_args`` are passed as they are; ``env`` is added to the engine's environment.
+    """
+
+    kind: EngineKind
+    device: Device
+    args: Mapping[str, Option | None] = field(default_factory=dict)
+    extra_args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPlan:
+    """One served variant of a model. The first of ``served_names`` is its own name."""
+
+    name: str
+    served_names: tuple[str, ...]
+    lora: str | None = None
+    priority: int = 0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """One model: where from, by which engine, in which shards, with what per replica."""
+
+    name: str
+    source: ModelSource
+    engine: EnginePlan
+    tensor: int
+    pipeline: int
+    slot: SlotTemplate
+    max_replicas_per_node: int
+    shards: tuple[ShardPlan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSet:
+    """How many replicas of one shard a cell holds."""
+
+    model: str
+    shard: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentPlan:
+    """One component of the job: nodes of one kind.
+
+    ``directives`` are the ``#SBATCH`` options in order, by long name without dashes, with
+    ``None`` for an option without a value. ``cpus_per_node``, ``mem_mib_per_node`` (None: not
+    asked for) and ``gpus_per_node`` are what was asked of Slurm for each node.
+    """
+
+    het_group: int
+    role: Role
+    kind: str
+    nodes: int
+    min_nodes: int
+    cpus_per_node: int
+    mem_mib_per_node: int | None
+    gpus_per_node: int
+    directives: tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellPlan:
+    """One cell: one Slurm job (or, with layout ``local``, one process tree)."""
+
+    name: str
+    index: int
+    components: tuple[ComponentPlan, ...]
+    replica_sets: tuple[ReplicaSet, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortPolicy:
+    """Ports ``first`` to ``last`` (inclusive) in blocks of ``block``."""
+
+    first: int = 20000
+    last: int = 31999
+    block: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayPlan:
+    """Whether a cell brings up Ray, and how long bring-up waits for it before going on."""
+
+    enabled: bool
+    start_timeout_s: float
+    object_store_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutPlan:
+    """Deadlines. ``nodes_s``: all nodes have reported. ``ready_s``: one replica is ready after
+    its start. ``drain_s``: requests in flight may finish when a replica is stopped."""
+
+    nodes_s: float
+    stage_s: float
+    ready_s: float
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEnvironment:
+    """What the site says about its nodes.
+
+    ``interface`` is a network interface or a shell-style pattern (``hsn*``), ``loopback``, or
+    None for the address that the node's own host name resolves to. ``host_suffix`` is added to
+    the host name before it is resolved. ``tmp`` must be short: Ray's socket paths are limited to
+    107 bytes.
+    """
+
+    python: str
+    tmp: str
+    shared: str
+    local: str | None
+    interface: str | None
+    host_suffix: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    prologue: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayPlan:
+    """Where the router runs and listens. ``port`` 0 means: the first free one of the site."""
+
+    home: GatewayHome
+    bind: str
+    port: int
+    start_with_submit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole deployment. ``hash`` is the content hash of everything else."""
+
+    schema: Literal["exaslurm/plan/1"] = PLAN_SCHEMA
+    hash: str = ""
+    deployment: str
+    site: str
+    layout: Layout
+    models: tuple[ModelPlan, ...]
+    cells: tuple[CellPlan, ...]
+    node: NodeEnvironment
+    ports: PortPolicy
+    ray: RayPlan
+    timeouts: TimeoutPlan
+    gateway: GatewayPlan
+    srun_args: tuple[str, ...] = ()
+    poll_floor_s: float = 10.0
+
+    def sealed(self) -> Plan:
+        """The same plan with ``hash`` set."""
+        bare = dataclasses.replace(self, hash="")
+        return dataclasses.replace(bare, hash=content_hash(bare))
+
+    def is_sealed(self) -> bool:
+        """Whether ``hash`` fits the content."""
+        return self.hash == content_hash(dataclasses.replace(self, hash=""))
+
+    def cell(self, name: str) -> CellPlan:
+        """The cell of that name; KeyError if there is none."""
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        raise KeyError(name)
+
+    def model(self, name: str) -> ModelPlan:
+        """The model of that name; KeyError if there is none."""
+        for model in self.models:
+            if model.name == name:
+                return model
+        raise KeyError(name)

@@ -1,0 +1,54 @@
+"""What ``submit`` writes down about each job, before and after ``sbatch``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SUBMISSION_SCHEMA: Literal["exaslurm/submission/1"] = "exaslurm/submission/1"
+ENDPOINT_SCHEMA: Literal["exaslurm/endpoint/1"] = "exaslurm/endpoint/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One attempt to start one cell. Written with state ``intent`` before ``sbatch`` runs, so
+    that an ambiguous answer can be resolved by looking ``job_name`` up. ``job_id`` is the
+    leader's id; with layout ``local`` it is ``local`` and ``pid``/``start_ticks`` name init.
+    Times are Unix seconds."""
+
+    schema: Literal["exaslurm/submission/1"] = SUBMISSION_SCHEMA
+    deployment: str
+    cell: str
+    generation: int
+    plan_hash: str
+    token: str
+    job_name: str
+    state: Literal["intent", "submitted", "refused", "ambiguous", "stopped"]
+    created_s: float
+    job_id: str | None = None
+    cluster: str | None = None
+    submitted_s: float | None = None
+    host: str | None = None
+    pid: int | None = None
+    start_ticks: int | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterAddress:
+    """One router process that serves a deployment."""
+
+    url: str
+    host: str
+    pid: int
+    start_ticks: int
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """``endpoint.json``: the current list of routers."""
+
+    schema: Literal["exaslurm/endpoint/1"] = ENDPOINT_SCHEMA
+    deployment: str
+    routers: tuple[RouterAddress, ...] = ()

@@ -1,0 +1,188 @@
+"""The run directory: the one place that knows every file name in it.
+
+::
+
+    <state>/exaslurm/<deployment>/                  0700
+        endpoint.json  history.jsonl  desired.json
+        keys/internal.key  keys/ray.token  keys/clients.json
+        registry/<cell>.json
+        gateway/router.log
+        gen/<n>/  spec.yaml  plan.json
+                  scripts/<cell>.sbatch  submissions/<cell>.json
+                  cells/<cell>/bootstrap.json  cells/<cell>/binding.json
+                  logs/<cell>/...  logs/replicas/<replica>.log
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from exaslurm.errors import DeploymentError
+from exaslurm.util.files import make_private_dir
+
+
+def state_root(environ: Mapping[str, str], site_state: str | None) -> Path:
+    """``$EXASLURM_HOME``, else the site's state directory, else XDG state; plus ``exaslurm``."""
+    chosen = environ.get("EXASLURM_HOME") or site_state or environ.get("XDG_STATE_HOME")
+    base = Path(chosen) if chosen else Path(environ.get("HOME", "/")) / ".local" / "state"
+    return base.expanduser() / "exaslurm"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDir:
+    """``gen/<n>``: one plan of a deployment. ``path`` may also be a directory that ``render``
+    filled; then ``deployment`` still names the deployment's own directory."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        """The generation, 0 for a directory that is not ``gen/<n>``."""
+        return int(self.path.name) if self.path.name.isdigit() else 0
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.yaml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def scripts(self) -> Path:
+        return self.path / "scripts"
+
+    def script(self, cell: str) -> Path:
+        return self.scripts / f"{cell}.sbatch"
+
+    @property
+    def submissions(self) -> Path:
+        return self.path / "submissions"
+
+    def submission(self, cell: str) -> Path:
+        return self.submissions / f"{cell}.json"
+
+    def cell(self, cell: str) -> Path:
+        return self.path / "cells" / cell
+
+    def bootstrap_marker(self, cell: str) -> Path:
+        """Written by the first process in the allocation: plan hash, job id, host, time."""
+        return self.cell(cell) / "bootstrap.json"
+
+    def binding(self, cell: str) -> Path:
+        return self.cell(cell) / "binding.json"
+
+    def logs(self, cell: str) -> Path:
+        """Batch, init, agent, controller and Ray logs of a cell."""
+        return self.path / "logs" / cell
+
+    def replica_log(self, replica: str) -> Path:
+        return self.path / "logs" / "replicas" / f"{replica}.log"
+
+    def make(self, cells: tuple[str, ...]) -> None:
+        """Make every directory of the generation, 0700."""
+        for path in (self.path, self.scripts, self.submissions, self.path / "logs" / "replicas"):
+            make_private_dir(path)
+        for cell in cells:
+            make_private_dir(self.cell(cell))
+            make_private_dir(self.logs(cell))
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """``<state>/exaslurm/<deployment>``."""
+
+    path: Path
+
+    @classmethod
+    def of(cls, root: Path, deployment: str) -> RunDir:
+        """The run directory of a deployment under a state root (it need not exist)."""
+        return cls(root / deployment)
+
+    @property
+    def deployment(self) -> str:
+        return self.path.name
+
+    def require(self) -> RunDir:
+        """This directory, or a DeploymentError that lists the deployments there are."""
+        if self.path.is_dir():
+            return self
+        try:
+            names = sorted(entry.name for entry in os.scandir(self.path.parent) if entry.is_dir())
+        except OSError:
+            names = []
+        known = ", ".join(names) if names else "there are none"
+        raise DeploymentError(
+            f"no deployment {self.deployment!r} in {self.path.parent}",
+            remedy=f"known deployments: {known}",
+        )
+
+    @property
+    def endpoint(self) -> Path:
+        return self.path / "endpoint.json"
+
+    @property
+    def history(self) -> Path:
+        """One JSON object a line: time, user, verb, generation, plan hash."""
+        return self.path / "history.jsonl"
+
+    @property
+    def desired(self) -> Path:
+        """``{"run": true|false, "generation": n}``: what the owner wants; routers follow it."""
+        return self.path / "desired.json"
+
+    @property
+    def keys(self) -> Path:
+        return self.path / "keys"
+
+    @property
+    def internal_key(self) -> Path:
+        return self.keys / "internal.key"
+
+    @property
+    def ray_token(self) -> Path:
+        return self.keys / "ray.token"
+
+    @property
+    def client_keys(self) -> Path:
+        """Hashes of the clients' keys, never the keys."""
+        return self.keys / "clients.json"
+
+    @property
+    def registry(self) -> Path:
+        return self.path / "registry"
+
+    def record(self, cell: str) -> Path:
+        return self.registry / f"{cell}.json"
+
+    @property
+    def gateway(self) -> Path:
+        return self.path / "gateway"
+
+    @property
+    def router_log(self) -> Path:
+        return self.gateway / "router.log"
+
+    def generation(self, number: int) -> GenerationDir:
+        return GenerationDir(self.path / "gen" / str(number))
+
+    def generations(self) -> list[int]:
+        """Numbers of the generations that exist, ascending."""
+        try:
+            entries = [entry.name for entry in os.scandir(self.path / "gen")]
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in entries if name.isdigit())
+
+    def latest(self) -> GenerationDir | None:
+        """The newest generation, None if there is none."""
+        numbers = self.generations()
+        return self.generation(numbers[-1]) if numbers else None
+
+    def make(self) -> None:
+        """Make the deployment's own directories, 0700."""
+        for path in (self.path, self.keys, self.registry, self.gateway, self.path / "gen"):
+            make_private_dir(path)

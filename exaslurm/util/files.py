@@ -1,0 +1,107 @@
+"""Files of the run directory: whole or not at all, and private."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+
+from exaslurm.errors import StateError
+
+PRIVATE_FILE = 0o600
+PRIVATE_DIR = 0o700
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space there, or set EXASLURM_HOME to a directory with room",
+    errno.EDQUOT: "your quota is used up: free some space, or set EXASLURM_HOME elsewhere",
+    errno.EACCES: "set EXASLURM_HOME to a directory that you may write to",
+    errno.EPERM: "set EXASLURM_HOME to a directory that you may write to",
+    errno.EROFS: "the file system is read-only here: set EXASLURM_HOME to another directory",
+}
+
+
+def state_error(action: str, path: Path, error: OSError) -> StateError:
+    """A StateError that names the path and, where the reason is a common one, the remedy."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StateError(f"cannot {action} {path}: {reason}", remedy=_REMEDIES.get(error.errno or 0))
+
+
+def make_private_dir(path: Path) -> None:
+    """Make a directory (and its parents), readable by its owner only."""
+    try:
+        path.mkdir(mode=PRIVATE_DIR, parents=True, exist_ok=True)
+        if path.stat().st_mode & 0o077:
+            path.chmod(PRIVATE_DIR)
+    except OSError as error:
+        raise state_error("make directory", path, error) from error
+
+
+def write_atomic(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> None:
+    """Replace a file by rename, so that a reader sees the old or the new one, never half.
+
+    The data is on disk before the name is: a full disk is an error here, not an empty file.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise state_error("write", path, error) from error
+
+
+def create_once(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> bool:
+    """Create a file with this content unless it exists; true if this call created it.
+
+    Of several callers exactly one wins, on NFS too: the content is linked into place.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)
+            return True
+        except FileExistsError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+    except OSError as error:
+        raise state_error("create", path, error) from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; StateError (with the path) if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise state_error("read", path, error) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line; short lines of several writers do not mix (O_APPEND)."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        fd = os.open(path, flags, PRIVATE_FILE)
+        try:
+            os.write(fd, line.rstrip("\n").encode() + b"\n")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise state_error("append to", path, error) from error
