@@ -1,0 +1,147 @@
+"""One cgroup for each host, in every hierarchy that Slurm may use, version 1 or 2.
+
+A host gets a cgroup *namespace*, so that its slurmd takes the host's cgroup for the root, as on
+a machine of its own; two labs that both have a c1 do not meet.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import LabError, PrerequisiteError
+from labkit.mountplan import Mount
+
+NEEDED = ("cpuset", "freezer", "memory", "cpuacct", "devices")
+MOUNT_POINT = "/sys/fs/cgroup"
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """A mounted cgroup hierarchy of the real machine."""
+
+    version: int
+    controllers: tuple[str, ...]  # of version 1
+    mount_point: Path
+
+
+def parse_mounts(mountinfo: str) -> list[Hierarchy]:
+    """Read the hierarchies out of the text of /proc/self/mountinfo."""
+    found = []
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4])
+        fstype, _, options = after.split()[:3]
+        if fstype == "cgroup2":
+            found.append(Hierarchy(2, (), point))
+        elif fstype == "cgroup":
+            names = tuple(name for name in options.split(",") if name in NEEDED)
+            if names:
+                found.append(Hierarchy(1, names, point))
+    return found
+
+
+def detect() -> list[Hierarchy]:
+    """Hierarchies that Slurm needs here. Raises PrerequisiteError if there are none."""
+    found = parse_mounts(Path("/proc/self/mountinfo").read_text())
+    first = [hierarchy for hierarchy in found if hierarchy.version == 1]
+    if {name for hierarchy in first for name in hierarchy.controllers} >= {"cpuset", "freezer"}:
+        return first
+    second = [hierarchy for hierarchy in found if hierarchy.version == 2]
+    if second and "cpuset" in (second[0].mount_point / "cgroup.controllers").read_text().split():
+        return second[:1]
+    raise PrerequisiteError(
+        "profile real: no cgroup hierarchy with the cpuset controller is mounted; "
+        "use --profile wide, which needs no cgroups"
+    )
+
+
+def version(hierarchies: list[Hierarchy]) -> int:
+    return hierarchies[0].version if hierarchies else 0
+
+
+def lab_directory(hierarchy: Hierarchy, lab: str) -> Path:
+    return hierarchy.mount_point / f"exaslurm-{lab}"
+
+
+def host_directories(hierarchies: list[Hierarchy], lab: str, host: str) -> list[Path]:
+    return [lab_directory(hierarchy, lab) / host for hierarchy in hierarchies]
+
+
+def _copy_cpuset(directory: Path) -> None:
+    """A new version-1 cpuset holds no core, and nothing can join it until it does."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        (directory / name).write_text((directory.parent / name).read_text())
+
+
+def _delegate(directory: Path) -> None:
+    """Offer every controller of `directory` to its children (version 2)."""
+    names = (directory / "cgroup.controllers").read_text().split()
+    for name in names:
+        try:
+            (directory / "cgroup.subtree_control").write_text(f"+{name}")
+        except OSError as error:
+            # Some controllers cannot be delegated everywhere (such as rt-limited cpu).
+            if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP):
+                raise
+
+
+def create(hierarchies: list[Hierarchy], lab: str, host: str) -> list[str]:
+    """Make the host's cgroups and return the directories that its processes join."""
+    join = []
+    for hierarchy in hierarchies:
+        parent = lab_directory(hierarchy, lab)
+        directory = parent / host
+        directory.mkdir(parents=True, exist_ok=True)
+        if hierarchy.version == 2:
+            _delegate(hierarchy.mount_point)
+            _delegate(parent)
+        elif "cpuset" in hierarchy.controllers:
+            _copy_cpuset(parent)
+            _copy_cpuset(directory)
+        join.append(str(directory))
+    return join
+
+
+def plan_cgroup_mounts(hierarchies: list[Hierarchy]) -> list[Mount]:
+    """Mount steps that show a host its own cgroups below /sys/fs/cgroup."""
+    if version(hierarchies) == 2:
+        return [Mount("cgroup2", "cgroup2", MOUNT_POINT)]
+    steps = []
+    if hierarchies:
+        steps.append(Mount("tmpfs", "exa-cgroups", MOUNT_POINT, options="mode=755,size=1m"))
+    for hierarchy in hierarchies:
+        names = ",".join(hierarchy.controllers)
+        for name in hierarchy.controllers:
+            target = f"{MOUNT_POINT}/{name}"
+            steps.append(Mount("cgroup", "cgroup", target, options=names))
+    return steps
+
+
+def directories_left(lab: str) -> list[Path]:
+    """Directories of the lab in any hierarchy."""
+    found = parse_mounts(Path("/proc/self/mountinfo").read_text())
+    places = (lab_directory(hierarchy, lab) for hierarchy in found)
+    return [place for place in places if place.is_dir()]
+
+
+def remove(lab: str, timeout_s: float = 10) -> None:
+    """Remove the lab's cgroups, innermost first; their processes must have ended."""
+    deadline = time.monotonic() + timeout_s
+    for top in directories_left(lab):
+        inner = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True)
+        for directory in [*inner, top]:
+            while True:
+                try:
+                    directory.rmdir()
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    # The kernel lets go of ended processes a moment after they are gone.
+                    if error.errno == errno.EBUSY and time.monotonic() < deadline:
+                        time.sleep(0.05)
+                        continue
+                    raise LabError(f"{directory}: cannot be removed: {error.strerror}") from error
+                break

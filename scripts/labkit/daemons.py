@@ -1,0 +1,117 @@
+"""The daemons of a host: how each is started, and which of them run."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from labkit import enter
+from labkit.errors import LabError
+from labkit.etcdir import account_ids
+from labkit.layout import PRIVATE_RUN, SHARED
+from labkit.record import LabRecord
+
+SLURMCTLD_PORT = 6817
+START_TIMEOUT_S = 60.0
+
+COMMANDS = {
+    "munged": [
+        *("setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "--"),
+        *("munged", "--seed-file=/run/munge/munged.seed", "--log-file=/var/log/munge/munged.log"),
+    ],
+    # Time-outs of 0: what one host writes, the others see at once, as on a parallel file system.
+    "bindfs": [
+        *("bindfs", "-o", "allow_other,attr_timeout=0,entry_timeout=0,negative_timeout=0"),
+        *(f"{PRIVATE_RUN}/shared", SHARED),
+    ],
+    "slurmctld": ["slurmctld"],
+    "slurmd": ["slurmd"],
+}
+
+
+def running(record: LabRecord, host: str) -> dict[str, str]:
+    """State of each daemon that the host should have: running, stopped (SIGSTOP) or dead."""
+    holder = record.holders.get(host)
+    states = {process.name: process.state for process in holder.processes()} if holder else {}
+    words = {}
+    for name in record.host(host).daemons:
+        state = states.get(name)
+        words[name] = "dead" if state is None else "stopped" if state in "Tt" else "running"
+    return words
+
+
+def start(record: LabRecord, daemon: str, hosts: Iterable[str]) -> None:
+    """Start `daemon` on each of `hosts` where it is missing. They daemonize when they serve."""
+    missing = [host for host in hosts if running(record, host).get(daemon) == "dead"]
+    started = []
+    for host in missing:
+        door = record.door(host)
+        if daemon == "munged":
+            directory = Path(f"/proc/{door.pid}/root/run/munge")
+            directory.mkdir(exist_ok=True)
+            shutil.chown(directory, *account_ids(record.paths.etc, "munge"))
+        started.append((host, enter.popen(door, COMMANDS[daemon])))
+    for host, process in started:
+        output, _ = process.communicate(timeout=START_TIMEOUT_S)
+        if process.returncode:
+            raise LabError(
+                f"{host}: {daemon} does not start ({process.returncode}): "
+                f"{output.strip() or 'silent'}"
+            )
+    if "ctl" in missing and daemon == "slurmctld":
+        _await_port(record.address("ctl"), SLURMCTLD_PORT)
+
+
+def _await_port(address: str, port: int) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=1).close()
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise LabError(f"ctl: no slurmctld on {address}:{port}: {error}") from error
+        time.sleep(0.05)
+
+
+def start_all(record: LabRecord) -> None:
+    """Start what is missing, on every host that is up."""
+    up = [name for name in record.hosts if record.is_host_up(name)]
+    for daemon in COMMANDS:
+        start(record, daemon, [name for name in up if daemon in record.host(name).daemons])
+
+
+def node_states(record: LabRecord, timeout_s: float = 10) -> dict[str, str]:
+    """Slurm's word for each node, such as `idle` or `down*`. Raises LabError if it is silent."""
+    output = enter.run(record.door("ctl"), ["sinfo", "-h", "-N", "-o", "%N %T"], timeout_s)
+    return dict(line.split() for line in output.splitlines() if line.strip())
+
+
+def await_idle(record: LabRecord) -> None:
+    """Wait until every node has registered. Raises LabError with the logs' last words."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    busy = ("idle", "mixed", "allocated", "completing")
+    while True:
+        try:
+            states = node_states(record)
+        except LabError as error:
+            states = {"ctl": str(error)}
+        bad = {name: state for name, state in states.items() if state not in busy}
+        if not bad and len(states) == record.config.nodes:
+            return
+        if time.monotonic() > deadline:
+            raise LabError(f"after {START_TIMEOUT_S:g} s Slurm says {bad}\n{last_words(record)}")
+        time.sleep(0.1)
+
+
+def last_words(record: LabRecord, lines: int = 5) -> str:
+    """The ends of the Slurm logs of all hosts."""
+    parts = []
+    for host in record.hosts:
+        for log in sorted((record.paths.host(host) / "log/slurm").glob("*.log")):
+            tail = log.read_text(errors="replace").splitlines()[-lines:]
+            parts.append(f"-- {host}: {log}\n" + "\n".join(tail))
+    return "\n".join(parts)

@@ -1,0 +1,119 @@
+"""What the machine must have before a lab can come up, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from labkit.enter import ROOT_PATH
+from labkit.errors import PrerequisiteError
+from labkit.layout import CHROOT_DIR
+from labkit.slurmconf import FIRST_GPU_DEVICE, GPUS_PER_NODE
+
+# Command -> Debian package that brings it.
+MACHINE_COMMANDS = {"ip": "iproute2", "nsenter": "util-linux"}
+HOST_COMMANDS = {
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "sbatch": "slurm-wlm",
+    "munged": "munge",
+    "bindfs": "bindfs",
+    "setpriv": "util-linux",
+}
+
+
+def require_root() -> None:
+    if os.geteuid() != 0:
+        raise PrerequisiteError("a lab makes namespaces and mounts: run this as root")
+
+
+def _find(command: str, root: Path) -> bool:
+    return any((root / part.lstrip("/") / command).is_file() for part in ROOT_PATH.split(":"))
+
+
+def missing_packages(root: Path) -> list[str]:
+    """Packages to be installed on the machine for a lab with the system of `root`."""
+    needed = {**MACHINE_COMMANDS, **(HOST_COMMANDS if root == Path("/") else {})}
+    machine = Path("/")
+    return sorted({needed[command] for command in needed if not _find(command, machine)})
+
+
+def _apt_line(packages: list[str]) -> list[str]:
+    return ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+
+
+def install(packages: list[str]) -> None:
+    """Install Debian packages. Raises PrerequisiteError if apt-get fails."""
+    if shutil.which("apt-get") is None:
+        raise PrerequisiteError(f"no apt-get here; install by hand: {' '.join(packages)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for argv in (["apt-get", "update"], _apt_line(packages)):
+        # stdout is kept for results.
+        result = subprocess.run(argv, env=environment, stdout=sys.stderr, timeout=1800)
+        if result.returncode:
+            raise PrerequisiteError(f"`{' '.join(argv)}` failed ({result.returncode}); see above")
+
+
+def ensure_packages(root: Path, may_install: bool) -> None:
+    """Raises PrerequisiteError that gives the apt-get line, or installs if allowed."""
+    packages = missing_packages(root)
+    if packages and may_install:
+        install(packages)
+        packages = missing_packages(root)
+    if packages:
+        line = " ".join(_apt_line(packages))
+        raise PrerequisiteError(
+            f"missing: {', '.join(packages)}; `{line}` installs them, or add --install"
+        )
+    if root != Path("/"):
+        lacking = [command for command in HOST_COMMANDS if not _find(command, root)]
+        if lacking:
+            raise PrerequisiteError(
+                f"{root} has no {', '.join(lacking)}: `scripts/lab chroot {root}` completes it"
+            )
+
+
+def ensure_devices() -> None:
+    """Raises PrerequisiteError if a device file that a lab needs is missing."""
+    last = FIRST_GPU_DEVICE + GPUS_PER_NODE
+    names = ["/dev/fuse", *(f"/dev/tty{number}" for number in range(FIRST_GPU_DEVICE, last))]
+    absent = [name for name in names if not Path(name).exists()]
+    if "/dev/fuse" in absent:
+        raise PrerequisiteError("no /dev/fuse: `modprobe fuse`, or run outside this container")
+    if absent:
+        raise PrerequisiteError(f"no {', '.join(absent)}, which stand for the nodes' GPUs")
+
+
+def slurm_version(root: Path) -> str:
+    """Full version, such as 22.05.8, of the Slurm below `root`."""
+    argv = ["slurmd", "-V"] if root == Path("/") else ["chroot", str(root), "slurmd", "-V"]
+    environment = {"PATH": ROOT_PATH}
+    result = subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=30)
+    match = re.search(r"\d+\.\d+\.\d+", result.stdout)
+    if match is None:
+        raise PrerequisiteError(f"`{' '.join(argv)}` failed: {result.stderr.strip()}")
+    return match.group()
+
+
+def slurm_root(choice: str | None) -> Path:
+    """Directory meant by --slurm: none, a known version, or a directory."""
+    if choice is None or choice == "22.05":
+        root = Path("/")
+    elif choice == "24.11":
+        root = CHROOT_DIR
+    else:
+        root = Path(choice).resolve()
+    if not (root / "usr").is_dir():
+        raise PrerequisiteError(f"no system in {root}: `scripts/lab chroot {root}` makes one")
+    return root
+
+
+def check_version(choice: str | None, version: str) -> None:
+    if choice in ("22.05", "24.11") and not version.startswith(f"{choice}."):
+        raise PrerequisiteError(
+            f"--slurm {choice}: the machine's Slurm is {version}; leave --slurm out to use it"
+        )
