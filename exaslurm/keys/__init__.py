@@ -1,0 +1,1 @@
+"""Secrets of a deployment, and the keys of its clients."""

@@ -1,0 +1,51 @@
+"""Asking a cell's controller, synchronously: for ``status``, ``stop`` and scripts."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+
+from exaslurm.core.cell import CellState
+from exaslurm.core.codec import loads
+from exaslurm.errors import RegistryError, StateError
+
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# Never through a site's web proxy: the controller is in the same cluster.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def fetch_state(state_url: str, key: str, timeout_s: float) -> CellState:
+    """The live state of a cell from its controller (``state_url`` is the controller's base
+    address, ``key`` the internal key); RegistryError if it does not answer in time."""
+    url = state_url.rstrip("/") + "/v1/state"
+    raw = _call(url, key, timeout_s, body=None)
+    try:
+        return loads(CellState, raw, where=url)
+    except StateError as error:
+        raise RegistryError(f"the controller at {url} speaks another version") from error
+
+
+def post_stop(state_url: str, key: str, *, grace_s: float, timeout_s: float) -> None:
+    """Ask a cell to stop: engines may finish what they do within ``grace_s``."""
+    url = state_url.rstrip("/") + "/v1/stop"
+    _call(url, key, timeout_s, body=json.dumps({"grace_s": grace_s}).encode())
+
+
+def _call(url: str, key: str, timeout_s: float, body: bytes | None) -> bytes:
+    headers = {"Authorization": f"Bearer {key}"}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    request = urllib.request.Request(url, data=body, headers=headers)
+    try:
+        with _OPENER.open(request, timeout=timeout_s) as answer:
+            raw: bytes = answer.read(_MAX_ANSWER_BYTES)
+            return raw
+    except urllib.error.HTTPError as error:
+        with error:
+            why = "it does not know our key" if error.code == 401 else error.reason
+        raise RegistryError(f"the controller at {url} answered {error.code}: {why}") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise RegistryError(f"no answer from the controller at {url}: {reason}") from error

@@ -1,0 +1,76 @@
+"""Reading the records of all cells."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from exaslurm.core.cell import CellRecord
+from exaslurm.core.codec import loads
+from exaslurm.errors import StateError
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import read_text, state_error
+
+log = logging.getLogger(__name__)
+
+
+def read_record(path: Path) -> CellRecord:
+    """One record; StateError if the file cannot be read or understood."""
+    record = loads(CellRecord, read_text(path), where=str(path))
+    if record.cell != path.stem:
+        raise StateError(f"{path} is the record of cell {record.cell!r}")
+    return record
+
+
+def read_records(run_dir: RunDir) -> list[CellRecord]:
+    """All records that can be read now, by cell; a damaged one is logged and left out."""
+    return list(RecordReader(run_dir).read().values())
+
+
+class RecordReader:
+    """Reads the records again and again, and keeps the last good one of a damaged file.
+
+    A cell is gone when its file is; when the directory cannot be read at all, nothing is known,
+    and StateError says so.
+    """
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._known: dict[str, CellRecord] = {}
+        self._bad: dict[str, str] = {}
+
+    def read(self) -> dict[str, CellRecord]:
+        """Records by cell, in order of the cells' names."""
+        directory = self._run_dir.registry
+        try:
+            with os.scandir(directory) as entries:
+                names = sorted(
+                    entry.name
+                    for entry in entries
+                    if entry.name.endswith(".json") and not entry.name.startswith(".")
+                )
+        except FileNotFoundError:
+            names = []
+        except OSError as error:
+            raise state_error("list", directory, error) from error
+        fresh: dict[str, CellRecord] = {}
+        for name in names:
+            path = directory / name
+            record = self._read_or_keep(path)
+            if record is not None:
+                fresh[path.stem] = record
+        self._known = fresh
+        return dict(fresh)
+
+    def _read_or_keep(self, path: Path) -> CellRecord | None:
+        try:
+            record = read_record(path)
+        except StateError as error:
+            reason = str(error)
+            if self._bad.get(path.stem) != reason:
+                log.warning("registry record not usable, last good one kept: %s", reason)
+                self._bad[path.stem] = reason
+            return self._known.get(path.stem)
+        self._bad.pop(path.stem, None)
+        return record
