@@ -9,7 +9,7 @@
         gateway/router.log
         gen/<n>/  spec.yaml  plan.json
                   scripts/<cell>.sbatch  submissions/<cell>.json
-                  cells/<cell>/bootstrap.json  cells/<cell>/binding.json
+                  cells/<cell>/  bootstrap.json binding.json controller.json failure.txt
                   logs/<cell>/...  logs/replicas/<replica>.log
 """
 
@@ -74,6 +74,14 @@ class GenerationDir:
 
     def binding(self, cell: str) -> Path:
         return self.cell(cell) / "binding.json"
+
+    def controller_memory(self, cell: str) -> Path:
+        """What a restarted controller must know and no agent can tell it."""
+        return self.cell(cell) / "controller.json"
+
+    def failure(self, cell: str) -> Path:
+        """Why the cell ended itself, one sentence; absent unless it did."""
+        return self.cell(cell) / "failure.txt"
 
     def logs(self, cell: str) -> Path:
         """Batch, init, agent, controller and Ray logs of a cell."""

@@ -1,0 +1,1 @@
+"""What ``srun`` starts: the batch host's launcher, each node's init, and pinned exec."""

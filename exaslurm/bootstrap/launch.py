@@ -1,0 +1,242 @@
+"""The Python of the batch script: one ``srun`` per component, watched until the cell's end.
+
+Runs on the first node of component 0, which is the cell's head. It exits as the head's init does:
+0 after a stop, something else after a failure that it names on stderr (the job's output file).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from exaslurm.bootstrap.allocation import Allocation, check_allocation, read_allocation
+from exaslurm.bootstrap.marker import begin, make_marker
+from exaslurm.bootstrap.step import Step
+from exaslurm.core import ports
+from exaslurm.core.codec import loads
+from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
+from exaslurm.errors import AllocationError, ExaslurmError
+from exaslurm.facts.address import node_address
+from exaslurm.keys.secrets import ensure_secrets
+from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.slurm import environ as slurm_environ
+from exaslurm.slurm.srun import srun_argv
+from exaslurm.util.files import read_text
+from exaslurm.util.ports import first_taken
+
+EX_TEMPFAIL = 75
+BLOCK_TRIES = 3
+# init drains for 20 s and needs up to 13 s more to see its processes end.
+INIT_END_S = 40.0
+_POLL_S = 1.0
+
+
+def say(text: str) -> None:
+    """One line for the job's output file."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
+    with contextlib.suppress(OSError):
+        print(f"{stamp} launch: {text}", file=sys.stderr, flush=True)
+
+
+def load_plan(gen_dir: GenerationDir) -> Plan:
+    """The plan of a generation; AllocationError if it is not what was planned."""
+    plan = loads(Plan, read_text(gen_dir.plan), where=str(gen_dir.plan))
+    if not plan.is_sealed():
+        raise AllocationError(
+            f"{gen_dir.plan} was changed after it was made: its hash does not fit",
+            remedy="change the spec and run `exaslurm render` or `exaslurm submit` again",
+        )
+    return plan
+
+
+class Launch:
+    """One run of the batch script."""
+
+    def __init__(
+        self, run_dir: RunDir, gen_dir: GenerationDir, plan: Plan, cell: CellPlan,
+        allocation: Allocation, environ: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self.run_dir = run_dir
+        self.gen_dir = gen_dir
+        self.plan = plan
+        self.cell = cell
+        self.allocation = allocation
+        self.environ = slurm_environ.for_steps(environ)
+        self.steps: list[Step] = []
+        self.stopping = asyncio.Event()
+        self._next_block = 0
+
+    async def run(self) -> int:
+        """Start the steps; again with other ports if the head found its own taken."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._on_terminate)
+        loop.add_signal_handler(signal.SIGINT, self._on_terminate)
+        loop.add_signal_handler(signal.SIGUSR1, self._forward, signal.SIGUSR1)
+        for _ in range(BLOCK_TRIES):
+            base = self._free_block()
+            code = await self._run_steps(base)
+            if code != EX_TEMPFAIL or self.stopping.is_set():
+                return self._verdict(code)
+            say(f"the ports from {base} on were taken in the meantime: trying another block")
+        say(f"gave up after {BLOCK_TRIES} port blocks; site.ports says which there are")
+        return 1
+
+    def _free_block(self) -> int:
+        """First port of a block whose head ports are free on this host, which is the head."""
+        policy = self.plan.ports
+        blocks = max(1, (policy.last - policy.first + 1) // policy.block)
+        taken = 0
+        for _ in range(blocks):
+            base = ports.block_base(policy, int(self.allocation.job_id), self._next_block)
+            self._next_block += 1
+            found = first_taken(range(base + ports.CONTROLLER, base + ports.AGENT + 1))
+            if found is None:
+                return base
+            taken = found
+        raise AllocationError(
+            f"no free block of ports in {policy.first}-{policy.last} on {self.allocation.head} "
+            f"(port {taken} is taken, for one)",
+            remedy="widen `ports` in the site config",
+        )
+
+    async def _run_steps(self, port_base: int) -> int:
+        head_host = node_address(self.plan.node)
+        say(f"head {self.allocation.head} ({head_host}), ports from {port_base}")
+        self.steps = [
+            Step(f"component {component.het_group}", self._argv(component, head_host, port_base), say)
+            for component in self.cell.components
+        ]
+        await asyncio.gather(*(step.start(self.environ) for step in self.steps))
+        head = self.steps[0]
+        waits = [asyncio.create_task(step.wait()) for step in self.steps]
+        watch = asyncio.create_task(self._watch(head, head_host, port_base))
+        try:
+            await asyncio.wait([waits[0], watch], return_when=asyncio.FIRST_COMPLETED)
+            if not waits[0].done():
+                say(watch.result() if watch.exception() is None else repr(watch.exception()))
+                return 1
+            code = waits[0].result()
+            say(f"the head's step ended with {code}")
+            return code
+        finally:
+            watch.cancel()
+            await asyncio.gather(*(step.end(grace_s=INIT_END_S) for step in self.steps))
+            for wait in waits:
+                wait.cancel()
+
+    async def _watch(self, head: Step, head_host: str, port_base: int) -> str:
+        """Returns, with the reason, when the cell cannot come to anything."""
+        deadline = time.monotonic() + self.plan.timeouts.nodes_s
+        came_up = False
+        told: set[str] = set()
+        while True:
+            await asyncio.sleep(_POLL_S)
+            for step in self.steps:
+                if step.waiting_s() > self.plan.timeouts.nodes_s and step.name not in told:
+                    told.add(step.name)
+                    say(
+                        f"{step.name}: Slurm has not started the step for "
+                        f"{step.waiting_s():.0f} s; srun says: {step.last_words()}. Another step "
+                        "of this job may hold the node's CPUs, memory or GPUs"
+                    )
+                    if step is head:
+                        return "the head's step does not start: ending the job"
+                elif step.returncode not in (None, 0) and step is not head:
+                    if step.name not in told:
+                        told.add(step.name)
+                        say(f"{step.name} ended with {step.returncode}: going on without it")
+            if not came_up:
+                came_up = await _accepts(head_host, port_base + ports.CONTROLLER)
+                if not came_up and time.monotonic() > deadline:
+                    return (
+                        f"no controller at {head_host}:{port_base + ports.CONTROLLER} after "
+                        f"{self.plan.timeouts.nodes_s:.0f} s: ending the job; see "
+                        f"{self.gen_dir.logs(self.cell.name)}"
+                    )
+
+    def _argv(self, component: ComponentPlan, head_host: str, port_base: int) -> list[str]:
+        command = [
+            self.plan.node.python, "-m", "exaslurm.bootstrap.init",
+            "--gen-dir", str(self.gen_dir.path), "--run-dir", str(self.run_dir.path),
+            "--cell", self.cell.name, "--het-group", str(component.het_group),
+            "--head-host", head_host, "--port-base", str(port_base),
+        ]  # fmt: skip
+        return srun_argv(
+            self.plan,
+            component,
+            nodes=len(self.allocation.components[component.het_group].nodes),
+            output=str(self.gen_dir.logs(self.cell.name) / "%N.init.log"),
+            command=command,
+        )
+
+    def _verdict(self, code: int) -> int:
+        try:
+            reason = self.gen_dir.failure(self.cell.name).read_text(encoding="utf-8").strip()
+        except OSError:
+            return code if code >= 0 else 128 - code
+        say(f"the cell failed: {reason}")
+        return code or 1
+
+    def _on_terminate(self) -> None:
+        self.stopping.set()
+        self._forward(signal.SIGTERM)
+
+    def _forward(self, number: signal.Signals) -> None:
+        say(f"got {number.name}: passing it on")
+        for step in self.steps:
+            step.signal(number)
+
+
+async def _accepts(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 2.0)
+    except (OSError, asyncio.TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of the batch script's last line."""
+    parser = argparse.ArgumentParser(prog="exaslurm.bootstrap.launch")
+    parser.add_argument("--gen-dir", type=Path, required=True)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--cell", required=True)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Check, mark, launch; exit code of the job."""
+    started_s = time.time()
+    options = parse(argv)
+    os.umask(0o077)
+    try:
+        gen_dir, run_dir = GenerationDir(options.gen_dir), RunDir(options.run_dir)
+        plan = load_plan(gen_dir)
+        cell = plan.cell(options.cell)
+        allocation = read_allocation(environ)
+        for note in check_allocation(plan, cell, allocation):
+            say(note)
+        run_dir.make()
+        gen_dir.make((cell.name,))
+        ensure_secrets(run_dir)
+        begin(gen_dir, make_marker(plan, cell.name, allocation, started_s=started_s))
+        launch = Launch(run_dir, gen_dir, plan, cell, allocation, environ)
+        return asyncio.run(launch.run())
+    except ExaslurmError as error:
+        say(str(error) + (f" ({error.remedy})" if error.remedy else ""))
+        return int(error.exit_code)
+    except KeyError as error:
+        say(f"the plan has no cell {error}")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))
