@@ -79,7 +79,7 @@ def imported_modules(source: str, module: str) -> Iterator[str]:
 
 def room_of(module: str) -> str:
     """``exaslurm.plan.planner`` is in the room ``plan``; a dunder name is the package's own."""
-    name = (module.split(".") + [""])[1]
+    name = module.removeprefix("exaslurm").removeprefix(".").split(".")[0]
     return "" if name == "__version__" else name
 
 

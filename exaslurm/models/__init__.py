@@ -1,0 +1,1 @@
+"""From where a model's weights are to a directory that an engine can load."""
