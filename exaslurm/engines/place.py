@@ -1,0 +1,19 @@
+"""What the node adds to a replica's plan and binding before its engine can start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlace:
+    """``interface`` is the network interface that has the replica's address (None: unknown);
+    ``key_file`` holds the deployment's internal key; ``no_proxy`` is the value for engines'
+    ``no_proxy``."""
+
+    node_dir: Path
+    log: Path
+    key_file: Path
+    interface: str | None
+    no_proxy: str
