@@ -1,0 +1,94 @@
+"""Batch scripts of a plan. Pure: the same plan and paths give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from exaslurm.core.codec import dumps
+from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
+from exaslurm.render import templates
+from exaslurm.render.quoting import output_path
+from exaslurm.rundir import GenerationDir
+
+Directive = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentText:
+    """What the template prints of one component."""
+
+    het_group: int
+    role: str
+    nodes: int
+    kind: str
+    directives: tuple[Directive, ...]
+
+
+def job_name(plan: Plan, cell: CellPlan) -> str:
+    """The name of a cell's job when its script is submitted by hand."""
+    return f"exa-{plan.deployment}-{cell.name}"
+
+
+def render_script(
+    plan: Plan,
+    cell: CellPlan,
+    gen_dir: Path,
+    run_dir: Path,
+    template_dirs: Sequence[Path] = (),
+) -> str:
+    """The batch script of one cell.
+
+    ``gen_dir`` holds (or will hold) ``plan.json``; logs go below it. ``run_dir`` is the
+    deployment's directory. Raises SiteError for a broken template, PlanError for a value that
+    has no place in a script.
+    """
+    return _render(templates.environment(template_dirs), plan, cell, gen_dir, run_dir)
+
+
+def render_all(
+    plan: Plan, gen_dir: Path, run_dir: Path, template_dirs: Sequence[Path] = ()
+) -> dict[str, str]:
+    """Every file that bootstrap needs, by its name relative to ``gen_dir``: ``plan.json`` and
+    one script per cell. Layout ``local`` has no scripts."""
+    files = {"plan.json": dumps(plan, indent=1)}
+    if plan.layout != "local":
+        environment = templates.environment(template_dirs)
+        for cell in plan.cells:
+            text = _render(environment, plan, cell, gen_dir, run_dir)
+            files[f"scripts/{cell.name}.sbatch"] = text
+    return files
+
+
+def _render(
+    environment: jinja2.Environment, plan: Plan, cell: CellPlan, gen_dir: Path, run_dir: Path
+) -> str:
+    log = GenerationDir(gen_dir).logs(cell.name) / "batch.log"
+    return templates.render(
+        environment,
+        "cell.sbatch.j2",
+        plan=plan,
+        cell=cell,
+        components=[_component(plan, cell, part, log) for part in cell.components],
+        gen_dir=str(gen_dir),
+        run_dir=str(run_dir),
+    )
+
+
+def _component(plan: Plan, cell: CellPlan, part: ComponentPlan, log: Path) -> ComponentText:
+    own: list[Directive] = []
+    if part is cell.components[0]:
+        # The batch script runs in the first component only, and so does its output.
+        own = [("job-name", job_name(plan, cell)), ("output", output_path(log))]
+    own += [("no-kill", None)]
+    planned = {name for name, _ in part.directives}
+    return ComponentText(
+        het_group=part.het_group,
+        role=part.role,
+        nodes=part.nodes,
+        kind=part.kind,
+        directives=(*(item for item in own if item[0] not in planned), *part.directives),
+    )
