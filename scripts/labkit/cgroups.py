@@ -78,14 +78,17 @@ def _copy_cpuset(directory: Path) -> None:
 
 def _delegate(directory: Path) -> None:
     """Offer every controller of `directory` to its children (version 2)."""
-    names = (directory / "cgroup.controllers").read_text().split()
-    for name in names:
-        try:
-            (directory / "cgroup.subtree_control").write_text(f"+{name}")
-        except OSError as error:
-            # Some controllers cannot be delegated everywhere (such as rt-limited cpu).
-            if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP):
-                raise
+    for name in (directory / "cgroup.controllers").read_text().split():
+        _enable(directory, name)
+
+
+def _enable(directory: Path, controller: str) -> None:
+    try:
+        (directory / "cgroup.subtree_control").write_text(f"+{controller}")
+    except OSError as error:
+        # Some controllers cannot be handed down everywhere; Slurm says which one it misses.
+        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.EOPNOTSUPP):
+            raise
 
 
 def create(hierarchies: list[Hierarchy], lab: str, host: str) -> list[str]:

@@ -8,8 +8,9 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
-from labkit import down, enter, faults, lock, prerequisites, status, up
+from labkit import chroot, down, enter, faults, lock, prerequisites, status, up
 from labkit import record as records
 from labkit.errors import EXIT_NOT_UP, LabError, UsageError
 from labkit.layout import CHROOT_DIR, PROFILES, LabConfig, default_name
@@ -144,6 +145,15 @@ def _power(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _chroot(arguments: argparse.Namespace) -> int:
+    directory = Path(arguments.directory).absolute()
+    with lock.machine_lock():
+        made = chroot.make(directory, arguments.install)
+    version = prerequisites.slurm_version(directory)
+    say(f"{directory}: Slurm {version}{'' if made else ', there already'}")
+    return 0
+
+
 def main(argv: Sequence[str]) -> int:
     """Run one verb and return the exit code."""
     arguments = _parser().parse_args(argv)
@@ -156,6 +166,7 @@ def main(argv: Sequence[str]) -> int:
         "link": _fault,
         "kill-node": _power,
         "start-node": _power,
+        "chroot": _chroot,
     }
     try:
         prerequisites.require_root()

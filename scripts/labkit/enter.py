@@ -67,14 +67,14 @@ def popen(
             os.closerange(0, 256)
             os._exit(_exit_code(os.waitpid(child, 0)[1]))
 
-    return subprocess.Popen(  # noqa: PLW1509 - this program has no threads
+    return subprocess.Popen(
         list(argv),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=subprocess.STDOUT,
         text=True,
         env={"PATH": ROOT_PATH, "HOME": "/root", "LANG": "C.UTF-8"},
-        preexec_fn=step_in_and_fork,
+        preexec_fn=step_in_and_fork,  # noqa: PLW1509 - this program has no threads
         start_new_session=True,
     )
 

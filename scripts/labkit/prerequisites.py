@@ -58,17 +58,26 @@ def install(packages: list[str]) -> None:
             raise PrerequisiteError(f"`{' '.join(argv)}` failed ({result.returncode}); see above")
 
 
-def ensure_packages(root: Path, may_install: bool) -> None:
-    """Raises PrerequisiteError that gives the apt-get line, or installs if allowed."""
-    packages = missing_packages(root)
-    if packages and may_install:
-        install(packages)
-        packages = missing_packages(root)
-    if packages:
+def has_command(command: str) -> bool:
+    return _find(command, Path("/"))
+
+
+def require_packages(packages: list[str], may_install: bool) -> None:
+    """Install them if allowed. Raises PrerequisiteError that gives the apt-get line if not."""
+    if packages and not may_install:
         line = " ".join(_apt_line(packages))
         raise PrerequisiteError(
             f"missing: {', '.join(packages)}; `{line}` installs them, or add --install"
         )
+    if packages:
+        install(packages)
+
+
+def ensure_packages(root: Path, may_install: bool) -> None:
+    """Check that the machine, and the chroot if one is used, have what a lab runs."""
+    require_packages(missing_packages(root), may_install)
+    if packages := missing_packages(root):
+        raise PrerequisiteError(f"still missing after the installation: {', '.join(packages)}")
     if root != Path("/"):
         lacking = [command for command in HOST_COMMANDS if not _find(command, root)]
         if lacking:

@@ -68,6 +68,7 @@ def slurm_conf(settings: SlurmSettings) -> str:
         "SlurmUser=slurm",
         "AuthType=auth/munge",
         "MpiDefault=none",
+        "MailProg=/bin/true",
         "ReturnToService=2",
         "# Limits of a login shell say nothing about a compute node.",
         "PropagateResourceLimits=NONE",

@@ -72,9 +72,10 @@ def as_text(value: dict[str, Any]) -> str:
         hint = f" (others here: {', '.join(others)})" if others else ""
         return f"lab {value['name']} is not up{hint}"
     slurm = value["slurm"]
+    accounting = "on" if slurm["accounting"] else "off"
     lines = [
-        f"lab {value['name']}: Slurm {slurm['version']}, profile {value['profile']}, "
-        f"{value['nodes']} nodes, accounting {'on' if slurm['accounting'] else 'off'}",
+        f"lab {value['name']}: Slurm {slurm['version']}, profile {value['profile']}",
+        f"nodes: {value['nodes']}, accounting: {accounting}",
         f"{'host':8} {'address':13} {'slurm':10} {'cores':8} {'link':4} {'shared':6} daemons",
     ]
     for name, host in value["hosts"].items():
