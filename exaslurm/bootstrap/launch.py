@@ -27,7 +27,7 @@ from exaslurm.facts.address import node_address
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm import environ as slurm_environ
-from exaslurm.slurm.srun import srun_argv
+from exaslurm.slurm.srun import step_argv
 from exaslurm.util.files import read_text
 from exaslurm.util.ports import first_taken
 
@@ -168,12 +168,13 @@ class Launch:
             "--cell", self.cell.name, "--het-group", str(component.het_group),
             "--head-host", head_host, "--port-base", str(port_base),
         ]  # fmt: skip
-        return srun_argv(
-            self.plan,
+        return step_argv(
             component,
-            nodes=len(self.allocation.components[component.het_group].nodes),
+            command,
+            het=len(self.allocation.components) > 1,
             output=str(self.gen_dir.logs(self.cell.name) / "%N.init.log"),
-            command=command,
+            nodes=len(self.allocation.components[component.het_group].nodes),
+            extra=self.plan.srun_args,
         )
 
     def _verdict(self, code: int) -> int:
