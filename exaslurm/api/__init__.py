@@ -1,0 +1,1 @@
+"""The Python interface: one class, synchronous, usable from a notebook."""

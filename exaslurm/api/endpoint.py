@@ -1,0 +1,53 @@
+"""Where a deployment's routers listen."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from exaslurm.core.submission import RouterAddress
+from exaslurm.errors import NotReadyError
+from exaslurm.rundir import RunDir
+from exaslurm.status.collect import read_routers
+from exaslurm.util.process import is_alive
+
+
+def find_endpoint(run_dir: RunDir) -> list[RouterAddress]:
+    """The routers that may be alive, those of this host first, addresses without a final slash.
+
+    NotReadyError if there is none.
+    """
+    here = socket.gethostname()
+    live = [
+        replace(router, url=router.url.rstrip("/"))
+        for router in read_routers(run_dir)
+        if router.host != here or is_alive(router.pid, router.start_ticks)
+    ]
+    if not live:
+        raise NotReadyError(
+            f"no router serves {run_dir.deployment} now",
+            remedy=f"exaslurm gateway {run_dir.deployment} starts one; "
+            f"exaslurm logs {run_dir.deployment} --router shows what the last one said",
+        )
+    return sorted(live, key=lambda router: (router.host != here, -router.started_s))
+
+
+def is_loopback(router: RouterAddress) -> bool:
+    """Whether the router can be reached from its own host only."""
+    host = urlsplit(router.url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def ssh_line(router: RouterAddress) -> str | None:
+    """The command that brings a loopback address to another machine; None if none is needed."""
+    if not is_loopback(router):
+        return None
+    port = urlsplit(router.url).port or 80
+    return f"ssh -N -L {port}:127.0.0.1:{port} {router.host}"

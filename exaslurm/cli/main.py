@@ -1,0 +1,138 @@
+"""The ``exaslurm`` command: one binary, its verbs, and what the shell gets back."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from exaslurm import __version__
+from exaslurm.cli.output import print_error
+from exaslurm.errors import ExaslurmError, ExitCode
+
+# verb -> module in exaslurm.cli.verbs, in the order in which people need them.
+SECTIONS: dict[str, dict[str, str]] = {
+    "Write a spec": {"init": "spec", "validate": "spec", "schema": "spec"},
+    "Start and stop": {"plan": "plan", "render": "plan", "submit": "submit", "stop": "submit"},
+    "Look": {"status": "status", "logs": "logs", "endpoint": "endpoint"},
+    "Use": {"key": "key", "chat": "chat"},
+    "Serve": {"router": "serve", "gateway": "serve"},
+    "The machine": {"site": "site", "doctor": "doctor"},
+}
+VERBS: dict[str, str] = {
+    verb: module for verbs in SECTIONS.values() for verb, module in verbs.items()
+}
+
+
+class VerbGroup(click.Group):
+    """A group whose verbs are imported on use and which knows the nearest to a mistyped one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's interface)
+        return list(VERBS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 (click's interface)
+        cmd_name: str,
+    ) -> click.Command | None:
+        module = VERBS.get(cmd_name)
+        if module is None:
+            return None
+        loaded = importlib.import_module(f"exaslurm.cli.verbs.{module}")
+        command = getattr(loaded, f"{cmd_name}_command")
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in VERBS:
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"unknown verb {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, verbs in SECTIONS.items():
+            rows = []
+            for verb in verbs:
+                command = self.get_command(ctx, verb)
+                if command is not None:
+                    rows.append((verb, command.get_short_help_str(limit=70)))
+            with formatter.section(title):
+                formatter.write_dl(rows, col_spacing=3)
+
+
+@click.group(
+    cls=VerbGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "EXASLURM",
+        "max_content_width": 100,
+    },
+    epilog=(
+        "Exit codes: 0 ok, 1 internal error, 2 wrong use or spec, 3 wait timed out, 4 Slurm "
+        "refused, 5 ambiguous submission, 6 not ready or degraded, 130 interrupted. Every option "
+        "can also be set by EXASLURM_<VERB>_<OPTION>."
+    ),
+)
+@click.version_option(__version__, "-V", "--version", message="exaslurm %(version)s")
+def cli() -> None:
+    """Serve LLMs on a Slurm cluster: one YAML file in, one OpenAI-compatible address out.
+
+    \b
+    Start with:
+        exaslurm init > spec.yaml
+        exaslurm submit spec.yaml --wait
+    """
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command line; returns its exit code. Never raises what a user should not see."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    debug = "--debug" in arguments or bool(os.environ.get("EXASLURM_DEBUG"))
+    try:
+        result = cli.main(args=arguments, prog_name="exaslurm", standalone_mode=False)
+        sys.stdout.flush()
+        return int(result) if isinstance(result, int) else ExitCode.OK
+    except (KeyboardInterrupt, click.Abort):
+        print_error("interrupted")
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        verb = context.command_path if context is not None else "exaslurm"
+        print_error(_usage_text(error), remedy=f"see {verb} --help")
+        return ExitCode.USAGE
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except ExaslurmError as error:
+        if debug:
+            traceback.print_exc()
+        print_error(str(error), remedy=error.remedy)
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print_error(
+            f"internal error: {type(error).__name__}: {error}",
+            remedy="run the same command with --debug and report what it prints",
+        )
+        return ExitCode.INTERNAL
+
+
+def _usage_text(error: click.ClickException) -> str:
+    text = error.format_message().strip().rstrip(".")
+    return text[:1].lower() + text[1:] if text[:2] != text[:2].upper() else text
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    sys.exit(run())

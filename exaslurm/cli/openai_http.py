@@ -1,0 +1,167 @@
+"""A small OpenAI client for ``chat``: standard library only, never through a web proxy."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import secrets
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from exaslurm.errors import NotReadyError, UserError
+from exaslurm.rundir import RunDir
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 600.0
+KEY_LIFE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatClient:
+    """``base`` ends in ``/v1``. A key that was just made may take the router a moment to see:
+    for ``patience_s`` a refusal is asked again."""
+
+    base: str
+    key: str
+    patience_s: float = 0.0
+
+    def first_model(self) -> str:
+        """The first served name. NotReadyError if nothing is served yet."""
+        with self._request("GET", "/models") as answer:
+            names = [item["id"] for item in json.loads(answer.read())["data"]]
+        if not names:
+            raise NotReadyError("the router serves no model yet", remedy="exaslurm status")
+        return str(names[0])
+
+    def ask(self, messages: list[dict[str, str]], options: Mapping[str, Any]) -> dict[str, Any]:
+        """The whole answer object."""
+        body = {**options, "messages": messages}
+        with self._request("POST", "/chat/completions", body) as answer:
+            found = json.loads(answer.read())
+        assert isinstance(found, dict)
+        return found
+
+    def stream(self, messages: list[dict[str, str]], options: Mapping[str, Any]) -> Iterator[str]:
+        """The answer's text, piece by piece as it comes."""
+        body = {**options, "messages": messages, "stream": True}
+        with self._request("POST", "/chat/completions", body) as answer:
+            for event in _events(answer):
+                if "error" in event:
+                    raise NotReadyError(f"the answer broke off: {_message(event)}")
+                for choice in event.get("choices", ()):
+                    piece = choice.get("delta", {}).get("content")
+                    if piece:
+                        yield piece
+
+    @contextlib.contextmanager
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        deadline = time.monotonic() + self.patience_s
+        while True:
+            connection = self._connect()
+            try:
+                answer = self._send(connection, method, path, body)
+                if answer.status == 401 and time.monotonic() < deadline:
+                    answer.read()
+                    time.sleep(0.2)
+                    continue
+                if answer.status != 200:
+                    raise _refusal(answer.status, answer.read(), self.base)
+                yield answer
+                return
+            except (OSError, http.client.HTTPException) as error:
+                raise NotReadyError(
+                    f"no answer from the router at {self.base}: {error}",
+                    remedy="exaslurm status tells whether it runs",
+                ) from None
+            finally:
+                connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        url = urlsplit(self.base)
+        host, port = url.hostname or "localhost", url.port
+        if url.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                host, port or 443, timeout=CONNECT_TIMEOUT_S, context=context
+            )
+        return http.client.HTTPConnection(host, port or 80, timeout=CONNECT_TIMEOUT_S)
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+    ) -> http.client.HTTPResponse:
+        connection.connect()
+        # Connecting is quick or fails; an answer may take its time.
+        connection.sock.settimeout(ANSWER_TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {self.key}"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        connection.request(method, urlsplit(self.base).path + path, body=data, headers=headers)
+        return connection.getresponse()
+
+
+def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """The JSON of each server-sent event, up to ``[DONE]``."""
+    for raw in answer:
+        line = raw.decode("utf-8", errors="replace").strip()
+        if not line.startswith("data:"):
+            continue
+        data = line[5:].strip()
+        if data == "[DONE]":
+            return
+        event = json.loads(data)
+        if isinstance(event, dict):
+            yield event
+
+
+def _message(body: Mapping[str, Any]) -> str:
+    error = body.get("error")
+    if isinstance(error, Mapping):
+        return str(error.get("message", error))
+    return str(error or body.get("message") or body)
+
+
+def _refusal(status: int, raw: bytes, base: str) -> Exception:
+    try:
+        text = _message(json.loads(raw))
+    except ValueError:
+        text = raw.decode("utf-8", errors="replace")[:200] or "no reason given"
+    if status == 401:
+        return UserError(
+            f"the router does not know this key: {text}",
+            remedy="exaslurm key list shows the names; exaslurm key add makes a new key",
+        )
+    if status == 404:
+        return UserError(f"{text}", remedy=f"names that are served: GET {base}/models")
+    if status in (400, 403, 413, 422):
+        return UserError(f"the router refused the request ({status}): {text}")
+    return NotReadyError(f"the router answered {status}: {text}", remedy="exaslurm status")
+
+
+@contextlib.contextmanager
+def borrowed_key(run_dir: RunDir, given: str | None) -> Iterator[tuple[str, bool]]:
+    """The given key, or one of our own that is removed again (and expires by itself if this
+    process is killed); with whether it is new."""
+    if given:
+        yield given, False
+        return
+    from exaslurm.keys.clients import add_key, remove_key
+
+    name = f"chat-{secrets.token_hex(4)}"
+    key = add_key(run_dir, name, expires_s=KEY_LIFE_S)
+    try:
+        yield key, True
+    finally:
+        remove_key(run_dir, name)

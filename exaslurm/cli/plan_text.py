@@ -1,0 +1,95 @@
+"""A plan as text for a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from exaslurm.cli.output import paint, table
+from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
+
+_LAYOUTS = {
+    "het": "one heterogeneous job a cell",
+    "single": "one ordinary job a cell",
+    "local": "this host, without Slurm",
+}
+
+
+def plan_text(plan: Plan) -> str:
+    """Deployment, models and cells; equal cells are shown once."""
+    name = paint(plan.deployment, "bold")
+    lines = [
+        f"{name} on site {plan.site} ({_LAYOUTS[plan.layout]}), plan {plan.hash[:12]}",
+        "",
+        _models(plan),
+        "",
+        _cells(plan),
+        "",
+        f"router: {_gateway(plan)}",
+    ]
+    return "\n".join(lines)
+
+
+def _models(plan: Plan) -> str:
+    counts: Counter[tuple[str, str]] = Counter()
+    for cell in plan.cells:
+        for item in cell.replica_sets:
+            counts[item.model, item.shard] += item.count
+    rows = []
+    for model in plan.models:
+        slot = model.slot
+        rows += [
+            [
+                model.name,
+                shard.name,
+                str(counts[model.name, shard.name]),
+                f"{model.engine.kind}/{model.engine.device}",
+                f"{slot.gpus} GPUs, {slot.cores} cores, {slot.mem_gib:g} GiB",
+                ", ".join(shard.served_names),
+            ]
+            for shard in model.shards
+        ]
+    return table(["MODEL", "SHARD", "REPLICAS", "ENGINE", "EACH", "ANSWERS TO"], rows)
+
+
+def _cells(plan: Plan) -> str:
+    kinds: list[tuple[CellPlan, list[str]]] = []
+    for cell in plan.cells:
+        for first, names in kinds:
+            if (first.components, first.replica_sets) == (cell.components, cell.replica_sets):
+                names.append(cell.name)
+                break
+        else:
+            kinds.append((cell, [cell.name]))
+    rows = []
+    for cell, names in kinds:
+        label = names[0] if len(names) == 1 else f"{names[0]}..{names[-1]} ({len(names)})"
+        for component in cell.components:
+            rows.append(
+                [label, component.role, component.kind, str(component.nodes), _asked(component)]
+            )
+            label = ""
+    return table(["CELL", "ROLE", "KIND", "NODES", "ASKED FOR"], rows)
+
+
+def _asked(component: ComponentPlan) -> str:
+    parts = [f"{component.cpus_per_node} CPUs"]
+    if component.mem_mib_per_node:
+        parts.append(f"{component.mem_mib_per_node / 1024:g} GiB")
+    if component.gpus_per_node:
+        parts.append(f"{component.gpus_per_node} GPUs")
+    given = dict(component.directives)
+    shown = ("partition", "account", "qos", "time", "constraint", "reservation")
+    parts += [f"{option} {given[option]}" for option in shown if given.get(option)]
+    return ", ".join(parts)
+
+
+def _gateway(plan: Plan) -> str:
+    gateway = plan.gateway
+    where = {"login": "on the host of submit", "service": "on a service host", "job": "in a job"}
+    port = str(gateway.port) if gateway.port else "first free port"
+    start = (
+        "started by submit"
+        if gateway.start_with_submit
+        else (f"start it with: exaslurm gateway {plan.deployment}")
+    )
+    return f"{where[gateway.home]}, {gateway.bind}, {port}; {start}"

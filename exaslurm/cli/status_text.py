@@ -1,0 +1,156 @@
+"""A status as text for a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from exaslurm.cli.output import paint, seconds, table
+from exaslurm.core.cell import ReplicaStatus
+from exaslurm.status.model import CellStatus, DeploymentStatus, Phase
+
+PHASE_STYLE: dict[Phase, str] = {
+    "ready": "good",
+    "queued": "warn",
+    "nodes": "warn",
+    "ray": "warn",
+    "engines": "warn",
+    "degraded": "warn",
+    "stopping": "warn",
+    "failed": "bad",
+    "ended": "bad",
+    "unknown": "bad",
+    "stopped": "dim",
+    "unsubmitted": "dim",
+}
+_STATE_STYLE = {"ready": "good", "failed": "bad"}
+MAX_REPLICA_ROWS = 64
+
+
+def status_text(status: DeploymentStatus) -> str:
+    """Headline, first cause, cells, replicas."""
+    lines = [headline(status)]
+    if status.cause:
+        lines.append(f"  cause:    {status.cause}")
+    if status.remedy:
+        lines.append(f"  remedy:   {status.remedy}")
+    if status.slurm_error:
+        lines.append(f"  slurm:    gave no answer: {status.slurm_error}")
+    if status.base_url:
+        lines.append(f"  endpoint: {status.base_url}")
+    if status.simulated:
+        lines.append("  engines:  simulated (answers are made up)")
+    lines += ["", _cells(status.cells)]
+    replicas = [replica for cell in status.cells for replica in cell.replicas]
+    if replicas:
+        lines += ["", replica_table(replicas)]
+    per_node = _per_node(replicas)
+    if per_node:
+        lines += ["", f"replicas per node: {per_node}"]
+    notes = [
+        f"note: cell {cell.name}: {note}" if len(status.cells) > 1 else f"note: {note}"
+        for cell in status.cells
+        for note in cell.notes
+    ]
+    return "\n".join(lines + (["", *notes] if notes else []))
+
+
+def headline(status: DeploymentStatus) -> str:
+    """``hello: ready, 3 of 3 replicas (generation 1 on lab)``."""
+    phase = paint(status.phase, PHASE_STYLE[status.phase])
+    return (
+        f"{paint(status.deployment, 'bold')}: {phase}, {status.replicas_ready} of "
+        f"{status.replicas_planned} replicas ready (generation {status.generation}, "
+        f"site {status.site})"
+    )
+
+
+def _cells(cells: tuple[CellStatus, ...]) -> str:
+    rows = [
+        [
+            cell.name,
+            paint(cell.phase, PHASE_STYLE[cell.phase]),
+            (cell.job.id or "-") if cell.job else "-",
+            cell.job.state if cell.job else "-",
+            f"{cell.nodes_joined}/{cell.nodes_planned}",
+            ray_text(cell),
+            f"{cell.replicas_ready}/{cell.replicas_planned}",
+            {"controller": "live", "registry": "last record", "submission": "-"}[cell.source],
+        ]
+        for cell in cells
+    ]
+    header = ["CELL", "PHASE", "JOB", "SLURM", "NODES", "RAY", "READY", "SEEN"]
+    return table(header, rows)
+
+
+def ray_text(cell: CellStatus) -> str:
+    """``4/4``, ``off``, or ``-`` where it is not known."""
+    if cell.ray is None:
+        return "-"
+    if cell.ray.state == "off":
+        return "off"
+    return f"{cell.ray.nodes_alive}/{cell.ray.nodes_wanted}"
+
+
+def replica_table(replicas: list[ReplicaStatus]) -> str:
+    """One line a replica: place, state, the five phases of its bring-up, pins."""
+    shown = sorted(replicas, key=lambda item: (item.state == "ready", item.id))[:MAX_REPLICA_ROWS]
+    shown.sort(key=lambda item: item.id)
+    rows = [
+        [
+            item.id,
+            f"{item.model}:{item.shard}",
+            item.node,
+            paint(item.state, _STATE_STYLE.get(item.state, "warn")),
+            seconds(item.phases.reserve_s),
+            seconds(item.phases.stage_s),
+            seconds(item.phases.load_s),
+            seconds(item.phases.warm_up_s),
+            seconds(item.phases.register_s),
+            str(item.restarts),
+            pins(item),
+        ]
+        for item in shown
+    ]
+    header = [
+        "REPLICA",
+        "SHARD",
+        "NODE",
+        "STATE",
+        "RESERVE",
+        "STAGE",
+        "LOAD",
+        "WARM-UP",
+        "REGISTER",
+        "RESTARTS",
+        "CORES",
+    ]
+    text = table(header, rows)
+    left = len(replicas) - len(shown)
+    return f"{text}\n... and {left} more (--json shows all)" if left else text
+
+
+def pins(replica: ReplicaStatus) -> str:
+    """Planned cores, and the actual ones where they differ."""
+    planned = ranges(replica.cores)
+    if replica.cores_actual is None or not replica.cores:
+        return planned or "-"
+    actual = ranges(replica.cores_actual)
+    return planned if actual == planned else f"{planned} (runs on {actual})"
+
+
+def ranges(numbers: tuple[int, ...]) -> str:
+    """``0-3,8`` for 0, 1, 2, 3, 8."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+def _per_node(replicas: list[ReplicaStatus]) -> str:
+    counts = Counter(replica.node for replica in replicas if replica.node)
+    if not 0 < len(counts) <= 32:
+        return ""
+    return ", ".join(f"{node} {count}" for node, count in sorted(counts.items()))

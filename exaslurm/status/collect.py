@@ -1,0 +1,359 @@
+"""One snapshot of a deployment, bounded in time and sparing with Slurm.
+
+Sources, best first: the cells' controllers (HTTP), their registry records, and what submit wrote.
+Slurm is asked once for all jobs, and not more often than the plan's ``poll_floor_s``.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from exaslurm.core import codec
+from exaslurm.core.cell import CellRecord, CellState, ReplicaStatus
+from exaslurm.core.plan import CellPlan, Plan
+from exaslurm.core.submission import Endpoint, RouterAddress, Submission
+from exaslurm.errors import ExaslurmError, SlurmError, StateError
+from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.status import cause as judge
+from exaslurm.status.logs import last_line
+from exaslurm.status.model import CellStatus, DeploymentStatus, JobStatus, Source
+from exaslurm.util.files import read_text
+from exaslurm.util.process import is_alive
+
+if TYPE_CHECKING:
+    from exaslurm.slurm.client import Slurm
+    from exaslurm.slurm.types import JobInfo
+
+FILES_TIMEOUT_S = 20.0
+HTTP_TIMEOUT_S = 2.0
+ALL_CELLS_TIMEOUT_S = 6.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    """Everything the run directory says, read in one go."""
+
+    plan: Plan
+    generation: GenerationDir
+    submissions: Mapping[str, Submission]
+    records: Mapping[str, CellRecord]
+    log_tails: Mapping[str, str]
+    routers: tuple[RouterAddress, ...]
+    run_wanted: bool
+    internal_key: str | None
+
+
+@dataclass(slots=True)
+class Collector:
+    """Collects again and again (``--watch``, ``--wait``), keeping Slurm's last answer for as long
+    as the plan's ``poll_floor_s`` says."""
+
+    run_dir: RunDir
+    slurm: Slurm | None
+    hostname: str = field(default_factory=socket.gethostname)
+    clock: Callable[[], float] = time.monotonic
+    _jobs: dict[str, JobInfo] = field(default_factory=dict)
+    _asked_at: float | None = None
+    _slurm_error: str | None = None
+
+    def collect(self) -> DeploymentStatus:
+        """The snapshot. StateError if the run directory cannot be read (in time)."""
+        disk = within(FILES_TIMEOUT_S, self._read, f"reading {self.run_dir.path}")
+        self._ask_slurm(disk)
+        states = self._ask_controllers(disk)
+        cells = tuple(self._cell(disk, cell, states.get(cell.name)) for cell in disk.plan.cells)
+        return self._overall(disk, cells)
+
+    # -- the run directory ---------------------------------------------------------------------
+
+    def _read(self) -> _OnDisk:
+        from exaslurm.keys.secrets import read_secret
+        from exaslurm.registry.read import read_records
+
+        self.run_dir.require()
+        generation = self.run_dir.latest()
+        if generation is None:
+            raise StateError(
+                f"{self.run_dir.path} holds no generation",
+                remedy="the submit that made it was interrupted: submit again",
+            )
+        plan = codec.loads(Plan, read_text(generation.plan), where=str(generation.plan))
+        submissions, tails = {}, {}
+        for cell in plan.cells:
+            path = generation.submission(cell.name)
+            if path.exists():
+                submissions[cell.name] = codec.loads(Submission, read_text(path), where=str(path))
+            tail = last_line(generation.logs(cell.name))
+            if tail:
+                tails[cell.name] = tail
+        try:
+            key: str | None = read_secret(self.run_dir.internal_key)
+        except ExaslurmError:
+            key = None
+        return _OnDisk(
+            plan=plan,
+            generation=generation,
+            submissions=submissions,
+            records={
+                record.cell: record
+                for record in read_records(self.run_dir)
+                if record.plan_hash == plan.hash
+            },
+            log_tails=tails,
+            routers=read_routers(self.run_dir),
+            run_wanted=read_run_wanted(self.run_dir),
+            internal_key=key,
+        )
+
+    # -- Slurm ---------------------------------------------------------------------------------
+
+    def _ask_slurm(self, disk: _OnDisk) -> None:
+        ids = [
+            submission.job_id
+            for submission in disk.submissions.values()
+            if submission.job_id and submission.job_id != "local" and submission.state != "stopped"
+        ]
+        now = self.clock()
+        fresh = self._asked_at is not None and now - self._asked_at < disk.plan.poll_floor_s
+        if not ids or self.slurm is None or (fresh and all(i in self._jobs for i in ids)):
+            return
+        if fresh and self._slurm_error is not None:
+            return
+        self._asked_at = now
+        try:
+            self._jobs.update(self.slurm.jobs(ids))
+            self._slurm_error = None
+        except SlurmError as error:
+            self._slurm_error = str(error)
+
+    def _job(self, submission: Submission) -> JobStatus:
+        if submission.job_id == "local":
+            return JobStatus(
+                id="local",
+                name=submission.job_name,
+                cluster=None,
+                state=self._local_state(submission),
+                submitted_s=submission.submitted_s,
+                started_s=submission.submitted_s,
+                nodes=(submission.host,) if submission.host else (),
+            )
+        known = self._jobs.get(submission.job_id or "")
+        bare = JobStatus(
+            id=submission.job_id,
+            name=submission.job_name,
+            cluster=submission.cluster,
+            state="UNKNOWN",
+            submitted_s=submission.submitted_s,
+        )
+        return bare if known is None else with_slurm_facts(bare, known)
+
+    def _local_state(self, submission: Submission) -> str:
+        if submission.pid is None or submission.start_ticks is None:
+            return "UNKNOWN"
+        if submission.host not in (None, self.hostname):
+            return "UNKNOWN"
+        return "RUNNING" if is_alive(submission.pid, submission.start_ticks) else judge.LOCAL_ENDED
+
+    # -- controllers ---------------------------------------------------------------------------
+
+    def _ask_controllers(self, disk: _OnDisk) -> dict[str, CellState]:
+        from exaslurm.registry.client import fetch_state
+
+        key = disk.internal_key
+        wanted = {
+            name: record.state_url
+            for name, record in disk.records.items()
+            if name in disk.submissions and self._may_live(disk.submissions[name])
+        }
+        if key is None or not wanted:
+            return {}
+        pool = ThreadPoolExecutor(max_workers=min(16, len(wanted)))
+        futures = {
+            pool.submit(fetch_state, url, key, HTTP_TIMEOUT_S): name for name, url in wanted.items()
+        }
+        done, _ = wait(futures, timeout=ALL_CELLS_TIMEOUT_S)
+        pool.shutdown(wait=False, cancel_futures=True)
+        states: dict[str, CellState] = {}
+        for future in done:
+            if future.exception() is None:
+                state = future.result()
+                if state.plan_hash == disk.plan.hash:
+                    states[futures[future]] = state
+        return states
+
+    def _may_live(self, submission: Submission) -> bool:
+        return submission.state != "stopped" and self._job(submission).state not in judge.ENDED
+
+    # -- judgement -----------------------------------------------------------------------------
+
+    def _cell(self, disk: _OnDisk, cell: CellPlan, state: CellState | None) -> CellStatus:
+        submission = disk.submissions.get(cell.name)
+        record = disk.records.get(cell.name)
+        job = self._job(submission) if submission is not None else None
+        planned = sum(item.count for item in cell.replica_sets)
+        nodes_planned = sum(component.nodes for component in cell.components)
+        finding = judge.judge_submission(submission, disk.plan.deployment)
+        if finding is None and job is not None:
+            finding = judge.judge_job(
+                job, run_wanted=disk.run_wanted, log_tail=disk.log_tails.get(cell.name)
+            )
+        over = finding is not None
+        source: Source = "submission"
+        replicas: tuple[ReplicaStatus, ...] = ()
+        if state is not None and not over:
+            source, replicas = "controller", state.replicas
+            finding = judge.judge_state(state, planned=planned)
+        elif record is not None and not over:
+            source, replicas = "registry", replicas_of_record(record)
+            ready = sum(replica.state == "ready" for replica in replicas)
+            finding = judge.judge_records(ready, planned, known=bool(replicas))
+        elif finding is None:
+            finding = judge.judge_records(0, planned, known=False)
+            if job is not None and job.state == "UNKNOWN":
+                finding = judge.Finding("unknown", f"the state of job {job.id} is not known")
+        return CellStatus(
+            name=cell.name,
+            phase=finding.phase,
+            source=source,
+            cause=finding.cause,
+            remedy=finding.remedy,
+            job=job,
+            nodes_planned=nodes_planned,
+            nodes_joined=(
+                sum(node.state == "joined" for node in state.nodes) if state and not over else 0
+            ),
+            replicas_planned=planned,
+            replicas_ready=sum(replica.state == "ready" for replica in replicas),
+            nodes=state.nodes if state is not None and not over else (),
+            ray=state.ray if state is not None and not over else None,
+            replicas=replicas,
+            notes=state.notes if state is not None and not over else (),
+        )
+
+    def _overall(self, disk: _OnDisk, cells: tuple[CellStatus, ...]) -> DeploymentStatus:
+        finding = judge.combine(cells)
+        plan = disk.plan
+        live = tuple(router for router in disk.routers if self._router_may_live(router))
+        if finding.phase == "ready" and not live and plan.gateway.start_with_submit:
+            finding = judge.Finding(
+                "degraded",
+                "every replica is ready, but no router runs",
+                f"exaslurm logs {plan.deployment} --router; "
+                f"exaslurm gateway {plan.deployment} starts one",
+            )
+        return DeploymentStatus(
+            deployment=plan.deployment,
+            generation=disk.generation.number,
+            plan_hash=plan.hash,
+            site=plan.site,
+            layout=plan.layout,
+            run_dir=str(self.run_dir.path),
+            phase=finding.phase,
+            cause=finding.cause,
+            remedy=finding.remedy,
+            run_wanted=disk.run_wanted,
+            replicas_planned=sum(cell.replicas_planned for cell in cells),
+            replicas_ready=sum(cell.replicas_ready for cell in cells),
+            base_url=f"{live[0].url.rstrip('/')}/v1" if live else None,
+            routers=live,
+            cells=cells,
+            slurm_error=self._slurm_error,
+            collected_s=time.time(),
+            simulated=any(model.engine.kind == "simulated" for model in plan.models),
+        )
+
+    def _router_may_live(self, router: RouterAddress) -> bool:
+        """A process of this host is looked at; one of another host is taken at its word."""
+        return router.host != self.hostname or is_alive(router.pid, router.start_ticks)
+
+
+def collect(run_dir: RunDir, slurm: Slurm | None) -> DeploymentStatus:
+    """One snapshot. ``slurm`` None: Slurm is not asked."""
+    return Collector(run_dir, slurm).collect()
+
+
+def with_slurm_facts(job: JobStatus, info: JobInfo) -> JobStatus:
+    """The job with what Slurm says about it."""
+    from exaslurm.slurm.reasons import explain
+
+    return replace(
+        job,
+        state=info.state,
+        reason=info.reason or None,
+        explanation=explain(info.reason) if info.is_pending and info.reason else None,
+        started_s=info.start_s,
+        ended_s=info.end_s,
+        exit_code=info.exit_code,
+        nodes=info.nodes,
+    )
+
+
+def replicas_of_record(record: CellRecord) -> tuple[ReplicaStatus, ...]:
+    """A record's replicas in the form that a controller gives them."""
+    return tuple(
+        ReplicaStatus(
+            id=item.id,
+            model=item.model,
+            shard=item.shard,
+            served_names=item.served_names,
+            state="ready" if item.ready else "pending",
+            node=item.node,
+            url=item.url,
+            max_model_len=item.max_model_len,
+            simulated=item.simulated,
+        )
+        for item in record.replicas
+    )
+
+
+def read_routers(run_dir: RunDir) -> tuple[RouterAddress, ...]:
+    """The routers that endpoint.json lists."""
+    if not run_dir.endpoint.exists():
+        return ()
+    text = read_text(run_dir.endpoint)
+    return codec.loads(Endpoint, text, where=str(run_dir.endpoint)).routers
+
+
+def read_run_wanted(run_dir: RunDir) -> bool:
+    """Whether the owner wants the deployment to run (desired.json)."""
+    import json
+
+    if not run_dir.desired.exists():
+        return True
+    try:
+        return bool(json.loads(read_text(run_dir.desired)).get("run", True))
+    except ValueError as error:
+        raise StateError(f"{run_dir.desired}: not JSON") from error
+
+
+def within(timeout_s: float, work: Callable[[], T], what: str) -> T:
+    """The result of ``work``, or a StateError after ``timeout_s``: a hung file system hangs a
+    thread that nobody waits for, not the caller."""
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=body, daemon=True, name="exaslurm-files")
+    thread.start()
+    thread.join(timeout_s)
+    if thread.is_alive():
+        raise StateError(
+            f"{what} takes longer than {timeout_s:.0f} s",
+            remedy="the shared file system does not answer; try again when it does",
+        )
+    if failure:
+        raise failure[0]
+    return outcome[0]

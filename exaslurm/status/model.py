@@ -1,0 +1,108 @@
+"""What ``status`` knows, as frozen data (``exaslurm status --json`` prints it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from exaslurm.core.cell import NodeState, RayCellState, ReplicaStatus
+from exaslurm.core.submission import RouterAddress
+
+STATUS_SCHEMA: Literal["exaslurm/status/1"] = "exaslurm/status/1"
+
+# queued: a job waits in Slurm; nodes, ray, engines: what bring-up waits for; ready: every planned
+# replica serves; degraded: some serve; failed: none serves and none will without help; ended: the
+# job is over; unknown: neither Slurm nor a controller answered.
+Phase = Literal[
+    "unsubmitted",
+    "queued",
+    "nodes",
+    "ray",
+    "engines",
+    "ready",
+    "degraded",
+    "stopping",
+    "stopped",
+    "ended",
+    "failed",
+    "unknown",
+]
+# Where the figures of a cell come from: its controller (live), its last registry record, or only
+# what submit wrote down.
+Source = Literal["controller", "registry", "submission"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """The Slurm job of a cell (layout ``local``: its init process). ``state`` is Slurm's word,
+    or ``UNKNOWN`` if Slurm gave no answer: that is not ``ended``. ``explanation`` says the reason
+    in words that follow "job 93 ...". Times are Unix seconds."""
+
+    id: str | None
+    name: str
+    cluster: str | None
+    state: str
+    reason: str | None = None
+    explanation: str | None = None
+    submitted_s: float | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    exit_code: int | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellStatus:
+    """One cell. ``replicas_planned`` counts the plan's, ``replicas`` are those that are known."""
+
+    name: str
+    phase: Phase
+    source: Source
+    cause: str | None
+    remedy: str | None
+    job: JobStatus | None
+    nodes_planned: int
+    nodes_joined: int
+    replicas_planned: int
+    replicas_ready: int
+    nodes: tuple[NodeState, ...] = ()
+    ray: RayCellState | None = None
+    replicas: tuple[ReplicaStatus, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentStatus:
+    """A deployment at one moment. ``routers`` are those whose process is alive, as far as this
+    host can tell; ``base_url`` is what an OpenAI client takes. ``slurm_error`` says why Slurm
+    could not be asked."""
+
+    schema: Literal["exaslurm/status/1"] = STATUS_SCHEMA
+    deployment: str
+    generation: int
+    plan_hash: str
+    site: str
+    layout: str
+    run_dir: str
+    phase: Phase
+    cause: str | None
+    remedy: str | None
+    run_wanted: bool
+    replicas_planned: int
+    replicas_ready: int
+    base_url: str | None
+    routers: tuple[RouterAddress, ...]
+    cells: tuple[CellStatus, ...]
+    slurm_error: str | None
+    collected_s: float
+    simulated: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        """Every planned replica serves."""
+        return self.phase == "ready"
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will happen without the user."""
+        return self.phase in ("stopped", "ended", "failed", "unsubmitted")
