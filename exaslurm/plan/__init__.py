@@ -1,0 +1,1 @@
+"""Spec and site to plan. Pure: no clock, environment, files or processes."""

@@ -1,0 +1,1 @@
+"""What the admin knows: the site config."""

@@ -1,0 +1,390 @@
+"""The cluster spec, version 1: every key, its type, its default and what it means."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic.config import JsonDict
+
+from exaslurm.util.fields import (
+    ONE_OR_LIST,
+    TEXT,
+    Count,
+    Directive,
+    DirectiveName,
+    Environment,
+    Flag,
+    Name,
+    Natural,
+    PathText,
+    PortNumber,
+    Positive,
+    Root,
+    Section,
+    Share,
+    Switches,
+    Text,
+    TimeLimit,
+    Whole,
+    Word,
+    bad,
+    directive_pair,
+)
+
+# Options of the engine that follow from the plan; a second opinion could only contradict it.
+_OWNED_ARGS = {
+    "api-key": "clients' keys are made with `exaslurm key add`",
+    "host": "the site names the interface",
+    "middleware": "the key check of the deployment is put there",
+    "model": "use models[].source",
+    "pipeline-parallel-size": "use models[].parallel.pipeline",
+    "port": "ports come from the site's blocks",
+    "served-model-name": "use models[].name and models[].shards[].name",
+    "tensor-parallel-size": "use models[].parallel.tensor",
+    "uds": "engines listen on the site's interface",
+}
+# Options that name the job, decide where its output goes, or are no batch options at all.
+_OWNED_DIRECTIVES = ("array", "error", "help", "hetjob", "input", "job-name", "open-mode", "output",
+                     "parsable", "test-only", "usage", "version", "wait", "wrap")  # fmt: skip
+_NOT_YET: JsonDict = {"not_yet": True}
+
+
+def _argument(value: str) -> str:
+    name = value.replace("_", "-")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
+        raise bad("use the option's long name without dashes in front, such as max-model-len")
+    if name in _OWNED_ARGS:
+        raise bad(f"set by exaslurm: {_OWNED_ARGS[name]}")
+    return name
+
+
+def _extra_argument(value: str) -> str:
+    name = value.removeprefix("--").partition("=")[0].replace("_", "-")
+    if value.startswith("--") and name in _OWNED_ARGS:
+        raise bad(f"--{name} is set by exaslurm: {_OWNED_ARGS[name]}")
+    if "\0" in value:
+        raise bad("must not hold a NUL character")
+    return value
+
+
+def _free_directive(value: str) -> str:
+    name = directive_pair(value)[0]
+    if name in _OWNED_DIRECTIVES:
+        raise bad(f"--{name} is set by exaslurm, or makes no sense in a batch script of its own")
+    return value
+
+
+def _single(value: object) -> object:
+    if isinstance(value, dict | list):
+        raise bad("must be text, a number, true, false or empty")
+    return value
+
+
+ArgumentName = Annotated[str, AfterValidator(_argument)]
+ExtraArgument = Annotated[str, TEXT, AfterValidator(_extra_argument)]
+Option = Annotated[str | int | float | bool | None, BeforeValidator(_single)]
+FreeDirective = Annotated[Directive, AfterValidator(_free_directive)]
+
+
+class Source(Section):
+    """Where the weights come from: one of ``path``, ``hf`` and ``package``."""
+
+    path: Text | None = Field(
+        default=None,
+        description="Directory in the format of the Hugging Face hub. A relative one is taken "
+        "from the directory of the spec; ~, $HOME and $USER are understood.",
+    )
+    hf: Annotated[Text, Field(pattern=r"^[\w.-]+(/[\w.-]+)?$")] | None = Field(
+        default=None, description="Name on the Hugging Face hub, such as org/model."
+    )
+    package: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = Field(
+        default=None, description="Python distribution that carries the model."
+    )
+    revision: Word | None = Field(default=None, description="Hub revision or package version.")
+    sha256: Annotated[str, TEXT, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        default=None, description="SHA-256 that the staged weights must have (64 hex digits)."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Source:
+        given = [key for key in ("path", "hf", "package") if getattr(self, key)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise bad(f"give exactly one of path, hf and package; found {found}")
+        return self
+
+
+class Engine(Section):
+    """How the model is run."""
+
+    kind: Literal["vllm", "simulated"] = Field(
+        default="vllm",
+        description="vllm serves the model; simulated speaks the same HTTP with a stated timing "
+        "model and says so in its answers: for planning, scale and fault tests.",
+    )
+    device: Literal["cpu", "cuda", "rocm", "xpu"] | None = Field(
+        default=None, description="Default: what the site says of the workers' node kind."
+    )
+    args: dict[ArgumentName, Option] = Field(
+        default_factory=dict,
+        description="Engine options by long name without dashes, such as max-model-len: 2048; "
+        "true for a switch, empty for an option without a value.",
+    )
+    extra_args: tuple[ExtraArgument, ...] = Field(
+        default=(), description="Words added to the engine's command line as they are."
+    )
+    env: Environment = Field(
+        default_factory=dict, description="Added to the engine's environment. No secrets here."
+    )
+
+
+class Parallel(Section):
+    """How one replica is split."""
+
+    tensor: Count = Field(default=1, description="Tensor-parallel size.")
+    pipeline: Count = Field(default=1, description="Pipeline-parallel size.")
+
+
+class PerReplica(Section):
+    """What one replica gets on its node."""
+
+    gpus: Natural | None = Field(
+        default=None,
+        description="Default: tensor x pipeline, or 0 with device cpu and kind simulated.",
+    )
+    cores: Count | None = Field(
+        default=None,
+        description="Logical CPUs. Default: what the site says, else an equal share of the node.",
+    )
+    mem_gib: Positive | None = Field(
+        default=None,
+        description="Host memory in GiB. Default: what the site says, else an equal share.",
+    )
+
+
+class Shard(Section):
+    """One served variant of a model, addressed by one name."""
+
+    name: Name = Field(description="Clients say MODEL:SHARD; the first shard is MODEL too.")
+    replicas: Count = Field(default=1, description="Engines that serve it, over all cells.")
+    lora: Text | None = Field(default=None, description="Directory of a LoRA adapter.")
+    intents: tuple[Name, ...] = Field(
+        default=(), description="Intents routed to this shard.", json_schema_extra=_NOT_YET
+    )
+    priority: Whole = Field(
+        default=0, description="Higher is kept longer when something must give way."
+    )
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        default=1.0, description="Share of requests relative to other shards of the same name."
+    )
+
+
+class Slo(Section):
+    """What clients are promised."""
+
+    ttft_p95_s: Positive | None = Field(
+        default=None, description="First token, 95th percentile, seconds."
+    )
+    e2e_p99_s: Positive | None = Field(
+        default=None, description="Whole answer, 99th percentile, seconds."
+    )
+
+
+def _distinct(what: str, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise bad(f"two {what} are named {name}")
+
+
+def _distinct_shards(shards: tuple[Shard, ...]) -> tuple[Shard, ...]:
+    _distinct("shards", [shard.name for shard in shards])
+    return shards
+
+
+class Model(Section):
+    """One model: where from, by which engine, in which shards, with what per replica."""
+
+    name: Name = Field(description="The name that clients use.")
+    source: Source | None = Field(
+        default=None,
+        description="Where the weights come from. Not needed with engine kind simulated.",
+    )
+    engine: Engine = Field(default=Engine(), description="How the model is run.")
+    parallel: Parallel = Field(default=Parallel(), description="How one replica is split.")
+    per_replica: PerReplica = Field(default=PerReplica(), description="What one replica gets.")
+    max_replicas_per_node: Count = Field(default=16, description="At most so many on one node.")
+    shards: Annotated[tuple[Shard, ...], AfterValidator(_distinct_shards)] = Field(
+        default=(Shard(name="base"),), min_length=1, description="Served variants of the model."
+    )
+    constraints: tuple[Text, ...] = Field(
+        default=(),
+        description="Conditions on nodes, such as 'ib_gbps >= 200'.",
+        json_schema_extra=_NOT_YET,
+    )
+    slo: Slo | None = Field(
+        default=None, description="What clients are promised.", json_schema_extra=_NOT_YET
+    )
+
+    @model_validator(mode="after")
+    def _has_source(self) -> Model:
+        if self.source is None and self.engine.kind != "simulated":
+            raise bad("source is required with engine kind vllm: one of path, hf and package")
+        return self
+
+
+class Workers(Section):
+    """Nodes of one kind that carry replicas."""
+
+    kind: Name | None = Field(
+        default=None, description="Node kind of the site. Default: the site's."
+    )
+    nodes: Count = Field(default=1, description="Nodes of this kind, over all cells.")
+    nodes_per_cell: Count | None = Field(
+        default=None,
+        description="At most so many in one cell. Default: the site's, else all of them.",
+    )
+    min_nodes: Count | None = Field(
+        default=None,
+        description="A cell serves with its share of so many nodes. Default: all of them.",
+    )
+    switches: Switches | None = Field(
+        default=None, description="At most so many leaf switches per cell, as sbatch --switches."
+    )
+
+
+class Head(Section):
+    """The node that carries the cell's controller and the Ray head."""
+
+    kind: Name | None = Field(
+        default=None, description="Node kind of the site. Default: the site's."
+    )
+    cpus: Count | None = Field(
+        default=None, description="Logical CPUs asked for. Default: the site's."
+    )
+    mem_gib: Positive | None = Field(
+        default=None, description="Memory in GiB. Default: the site's."
+    )
+
+
+class Tls(Section):
+    """Files for HTTPS on the gateway."""
+
+    cert: PathText = Field(description="Certificate chain (PEM).")
+    key: PathText = Field(description="Private key (PEM), readable by its owner only.")
+
+
+class Limits(Section):
+    """Limits of the gateway."""
+
+    in_flight: Count | None = Field(
+        default=None, description="Requests in flight, over all clients."
+    )
+    body_mib: Positive | None = Field(default=None, description="Size of a request's body in MiB.")
+
+
+class Gateway(Section):
+    """The address that clients use."""
+
+    home: Literal["login", "service", "job"] | None = Field(
+        default=None,
+        description="login: a process on the login node; service: a host of its own, where "
+        "`exaslurm gateway` is run; job: a small job. Default: the first that the site allows.",
+    )
+    bind: Word | None = Field(
+        default=None, description="Address to listen on. Default: the site's, else 127.0.0.1."
+    )
+    port: Annotated[PortNumber, Field(ge=0)] = Field(
+        default=0, description="Port to listen on. Default: the first free one of the site."
+    )
+    workers: Count = Field(default=1, description="Router processes.", json_schema_extra=_NOT_YET)
+    tls: Tls | None = Field(default=None, description="Serve HTTPS.", json_schema_extra=_NOT_YET)
+    policy: Name | None = Field(
+        default=None, description="How a replica is chosen.", json_schema_extra=_NOT_YET
+    )
+    limits: Limits | None = Field(
+        default=None, description="Limits of the gateway.", json_schema_extra=_NOT_YET
+    )
+    audit: Flag = Field(
+        default=False, description="Write a record of every request.", json_schema_extra=_NOT_YET
+    )
+
+
+class Autoscale(Section):
+    """When cells are added and taken away."""
+
+    min: Count = Field(default=1, description="Cells at least.")
+    max: Count = Field(default=1, description="Cells at most.")
+    up_at: Share = Field(default=0.75, description="Use of capacity above which a cell is added.")
+    down_at: Share = Field(
+        default=0.25, description="Use of capacity below which a cell is drained."
+    )
+    cooldown_s: Positive = Field(default=120.0, description="Seconds between two changes.")
+    scale_to_zero: Flag = Field(default=False, description="No cell at all while nobody asks.")
+
+
+class SlurmOptions(Section):
+    """What is added to, or left out of, the batch scripts."""
+
+    extra_directives: tuple[FreeDirective, ...] = Field(
+        default=(),
+        description="sbatch options for every component, such as --wckey=abc. One that the "
+        "plan has already is replaced.",
+    )
+    skip_directives: tuple[DirectiveName, ...] = Field(
+        default=(), description="Long names of sbatch options to leave out."
+    )
+    prologue: tuple[Text, ...] = Field(
+        default=(), description="Lines of shell, run after the site's own, before anything else."
+    )
+
+
+def _distinct_models(models: tuple[Model, ...]) -> tuple[Model, ...]:
+    _distinct("models", [model.name for model in models])
+    return models
+
+
+class Spec(Root):
+    """What one deployment shall be."""
+
+    schema_: Literal["exaslurm/v1"] = Field(alias="schema", description="exaslurm/v1")
+    deployment: Name = Field(description="Name of the deployment; one directory, one service.")
+    site: Name = Field(description="Site config to use.")
+    account: Word | None = Field(
+        default=None, description="Slurm account. Default: SBATCH_ACCOUNT."
+    )
+    qos: Word | None = Field(default=None, description="Quality of service. Default: SBATCH_QOS.")
+    partition: Word | None = Field(
+        default=None, description="Partition of the workers. Default: their node kind's."
+    )
+    time_limit: TimeLimit | None = Field(
+        default=None, description="Wall time of each cell's job, in any of Slurm's forms."
+    )
+    reservation: Word | None = Field(default=None, description="Slurm reservation.")
+    workers: Annotated[tuple[Workers, ...], ONE_OR_LIST] = Field(
+        default=(Workers(),),
+        min_length=1,
+        description="Nodes for replicas: one mapping, or a list of them.",
+    )
+    head: Head = Field(default=Head(), description="The node that leads a cell.")
+    models: tuple[Model, ...] = Field(min_length=1, description="What is served.")
+    ray: Flag | None = Field(
+        default=None, description="Bring up a Ray cluster in each cell. Default: the site's."
+    )
+    gateway: Gateway = Field(default=Gateway(), description="The address that clients use.")
+    autoscale: Autoscale | None = Field(
+        default=None, description="When cells come and go.", json_schema_extra=_NOT_YET
+    )
+    slurm: SlurmOptions = Field(
+        default=SlurmOptions(), description="What is added to or left out of the batch scripts."
+    )
+
+    @model_validator(mode="after")
+    def _names(self) -> Spec:
+        _distinct_models(self.models)
+        return self
+
+    def shard_names(self) -> list[str]:
+        """``model:shard`` of every shard, in the order of the spec."""
+        return [f"{model.name}:{shard.name}" for model in self.models for shard in model.shards]

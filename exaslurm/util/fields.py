@@ -1,0 +1,174 @@
+"""Types of single values in spec and site files.
+
+Whatever may become part of a file name, a job name, an ``#SBATCH`` line or an address is checked
+here, where the error can still name the line of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic_core import PydanticCustomError
+
+from exaslurm.util.yaml_lines import Document, Path, Problem, key_path, text_of
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+_ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_WORD = r"[A-Za-z0-9_.,:;@%+=/&|*()\[\]!~^-]+"
+_TIME = r"(?:\d+-\d+(?::\d+){0,2}|\d+(?::\d+){0,2}|(?i:unlimited|infinite))"
+_SWITCHES = r"\d+(?:@" + _TIME + r")?"
+_DIRECTIVE = r"(?:--)?[a-z][a-z0-9-]*(?:=.+)?"
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """A mapping of a spec or site file: closed and frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False)
+
+
+class Root(Section):
+    """A whole file, which remembers the lines it came from."""
+
+    _document: Document = Document("<unknown>")
+
+    def attach(self: T, document: Document) -> T:
+        """Remember the document; returns itself."""
+        object.__setattr__(self, "_document", document)
+        return self
+
+    @property
+    def document(self) -> Document:
+        return self._document
+
+    def problem(self, key: str, message: str) -> Problem:
+        """A problem with the value of ``key`` (``models[0].name``), with its line."""
+        return self._document.problem(file_path(self._document, key_path(key)), message)
+
+    def where(self, key: str) -> str:
+        """``file:line`` of a key."""
+        return self._document.place(file_path(self._document, key_path(key)))
+
+
+def file_path(document: Document, path: Path) -> Path:
+    """The path as written: a list may be given as a single mapping, which has no index."""
+    here: Any = document.data
+    written: list[str | int] = []
+    for index, part in enumerate(path):
+        if isinstance(part, int) and not isinstance(here, list):
+            continue
+        written.append(part)
+        try:
+            here = here[part]
+        except (KeyError, IndexError, TypeError):
+            return (*written, *path[index + 1 :])
+    return tuple(written)
+
+
+def bad(message: str) -> PydanticCustomError:
+    """The error to raise in a validator; the message is shown as it is."""
+    return PydanticCustomError("exaslurm", "{message}", {"message": message})
+
+
+def _to_text(value: Any) -> Any:
+    return text_of(value)
+
+
+def _matching(pattern: str, says: str) -> AfterValidator:
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.fullmatch(value):
+            raise bad(says)
+        return value
+
+    return AfterValidator(check)
+
+
+def _plain(value: str) -> str:
+    if not value.strip():
+        raise bad("must not be empty")
+    if not value.isprintable():
+        raise bad("must be one line without control characters")
+    return value
+
+
+def _flag(value: Any) -> Any:
+    words = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, dict) else value
+
+
+def _path(value: str) -> str:
+    if not re.match(r"/|~/|\$\{?(?:HOME|USER)\b", value):
+        raise bad("must be an absolute path, or begin with ~/ or $HOME/")
+    return value
+
+
+TEXT = BeforeValidator(_to_text)
+Text = Annotated[str, TEXT, AfterValidator(_plain)]
+Name = Annotated[
+    str,
+    TEXT,
+    _matching(NAME, f"must match {NAME}"),
+]
+EnvName = Annotated[str, _matching(_ENV_NAME, "not a name of an environment variable")]
+Word = Annotated[
+    str, TEXT, _matching(_WORD, "must be one word of letters, digits and _.,:;@%+=/&|*()[]!~^-")
+]
+TimeLimit = Annotated[
+    str,
+    TEXT,
+    _matching(
+        _TIME,
+        "use minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
+        "days-hours:minutes:seconds or UNLIMITED",
+    ),
+]
+Switches = Annotated[str, TEXT, _matching(_SWITCHES, "use COUNT or COUNT@TIME")]
+Directive = Annotated[
+    str, TEXT, AfterValidator(_plain), _matching(_DIRECTIVE, "use --option=value or --option")
+]
+DirectiveName = Annotated[
+    str, TEXT, _matching(r"(?:--)?[a-z][a-z0-9-]*", "use the option's long name")
+]
+PathText = Annotated[str, AfterValidator(_plain), AfterValidator(_path)]
+
+Count = Annotated[int, Strict(), Field(ge=1)]
+Natural = Annotated[int, Strict(), Field(ge=0)]
+Whole = Annotated[int, Strict()]
+Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
+Flag = Annotated[bool, BeforeValidator(_flag), Strict()]
+PortNumber = Annotated[int, Strict(), Field(ge=1, le=65535)]
+Environment = dict[EnvName, Annotated[str, TEXT]]
+ONE_OR_LIST = BeforeValidator(_listed)
+
+
+def time_limit_s(text: str) -> float:
+    """Seconds of a Slurm time limit; infinity for no limit (0, UNLIMITED, INFINITE)."""
+    if not text[0].isdigit():
+        return float("inf")
+    days, dash, rest = text.partition("-") if "-" in text else ("0", "", text)
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        minutes, seconds = [*parts, 0][:2]
+        hours = 0
+    total = ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
+    return float(total) if total else float("inf")
+
+
+def directive_pair(text: str) -> tuple[str, str | None]:
+    """``--wckey=a`` as ``("wckey", "a")``; an option without a value has None."""
+    name, equals, value = text.removeprefix("--").partition("=")
+    return name, value if equals else None
