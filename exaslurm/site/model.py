@@ -1,0 +1,317 @@
+"""The site config, version 1: what an admin knows about one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from exaslurm.site.paths import resolve, user_and_home
+from exaslurm.util.fields import (
+    TEXT,
+    Count,
+    Directive,
+    DirectiveName,
+    Environment,
+    Flag,
+    Name,
+    Natural,
+    PathText,
+    PortNumber,
+    Positive,
+    Root,
+    Section,
+    Text,
+    TimeLimit,
+    Word,
+)
+
+GatewayHome = Literal["login", "service", "job"]
+
+
+def _switch(value: object) -> object:
+    return {"enabled": value} if isinstance(value, bool | str) else value
+
+
+class Ray(Section):
+    """Ray inside a cell."""
+
+    enabled: Flag = Field(default=True, description="Bring up a Ray cluster in each cell.")
+    object_store_mib: Annotated[int, Field(ge=80)] = Field(
+        default=256, description="Object store of each node in MiB (Ray wants 80 at least)."
+    )
+
+
+class Slurm(Section):
+    """How this site's Slurm wants to be asked."""
+
+    version: Annotated[str, TEXT] | None = Field(
+        default=None, description="Version, such as 22.05. Default: asked of `sbatch --version`."
+    )
+    hetjobs: Flag = Field(
+        default=True,
+        description="Heterogeneous jobs work, with a CPU-only component. If not, a cell is one "
+        "ordinary job whose first node also carries the head.",
+    )
+    memory: Literal["per_node", "all", "none"] = Field(
+        default="per_node",
+        description="per_node: --mem with what is needed; all: --mem=0; none: --mem is refused.",
+    )
+    gres: Literal["gres", "gpus-per-node", "none"] = Field(
+        default="gres",
+        description="gres: --gres=gpu:N; gpus-per-node: --gpus-per-node=N; none: whole nodes "
+        "come with their GPUs and neither option is known.",
+    )
+    export: Word | None = Field(
+        default=None, description="Value of sbatch --export. Default: the option is not given."
+    )
+    signal_s: Count = Field(
+        default=120, description="Seconds before the time limit at which the job is warned."
+    )
+    poll_floor_s: Positive = Field(
+        default=30.0, description="Least seconds between two questions to the scheduler."
+    )
+    ray: Annotated[Ray, BeforeValidator(_switch)] = Field(
+        default=Ray(), description="true, false, or a mapping."
+    )
+    srun_args: tuple[Directive, ...] = Field(
+        default=(), description="Options added to every srun, such as --network=disable_rdzv_get."
+    )
+    extra_directives: tuple[Directive, ...] = Field(
+        default=(), description="sbatch options added to every component."
+    )
+    mandatory_directives: tuple[DirectiveName, ...] = Field(
+        default=(),
+        description="Long names of options without which this site refuses a job, such as account.",
+    )
+    forbidden_directives: tuple[DirectiveName, ...] = Field(
+        default=(), description="Long names of options that this site refuses: never rendered."
+    )
+
+
+class ReplicaDefaults(Section):
+    """What a replica gets on nodes of this kind where the spec is silent."""
+
+    cores: Count | None = Field(
+        default=None, description="Logical CPUs. Default: an equal share of the node."
+    )
+    mem_gib: Positive | None = Field(
+        default=None, description="Host memory in GiB. Default: an equal share of the node."
+    )
+
+
+class NodeKind(Section):
+    """Nodes that are alike. What is left out is not known, and not checked."""
+
+    description: Text | None = Field(default=None, description="For people.")
+    partition: Word | None = Field(default=None, description="Partition. Default: Slurm's.")
+    cpus: Count | None = Field(default=None, description="Logical CPUs of a node.")
+    mem_gib: Positive | None = Field(default=None, description="Memory that a job may have, GiB.")
+    gpus: Natural | None = Field(default=None, description="GPUs of a node.")
+    gpu_type: Word | None = Field(default=None, description="Type in the GRES name, such as a100.")
+    device: Literal["cpu", "cuda", "rocm", "xpu"] | None = Field(
+        default=None, description="What engines run on. Default: cuda if there are GPUs, else cpu."
+    )
+    reserved_cores: Natural = Field(
+        default=0, description="Logical CPUs that the site keeps to itself (core specialization)."
+    )
+    exclusive: Flag = Field(
+        default=False, description="Nodes are given whole: all of each node is asked for."
+    )
+    require_gpus: Flag = Field(
+        default=False, description="The partition refuses jobs that ask for no GPU."
+    )
+    constraint: Word | None = Field(default=None, description="Value of --constraint.")
+    features: tuple[Word, ...] = Field(default=(), description="Slurm features of these nodes.")
+    per_replica: ReplicaDefaults = Field(
+        default=ReplicaDefaults(), description="What a replica gets where the spec is silent."
+    )
+
+
+class Partition(Section):
+    """Limits of a partition."""
+
+    max_nodes: Count | None = Field(default=None, description="Nodes of one job at most.")
+    max_time: TimeLimit | None = Field(default=None, description="Wall time at most.")
+
+
+class HeadDefaults(Section):
+    """The node that leads a cell, where the spec is silent."""
+
+    kind: Name | None = Field(
+        default=None, description="Node kind. Default: one without GPUs, else the workers'."
+    )
+    cpus: Count = Field(default=2, description="Logical CPUs asked for.")
+    mem_gib: Positive = Field(default=4.0, description="Memory asked for, GiB.")
+
+
+class WorkerDefaults(Section):
+    """The nodes that carry replicas, where the spec is silent."""
+
+    kind: Name | None = Field(
+        default=None, description="Node kind. Default: one with GPUs, else the first."
+    )
+    nodes_per_cell: Count | None = Field(
+        default=None, description="Nodes of a cell at most. Default: no limit."
+    )
+
+
+class Service(Section):
+    """What node agent and Ray need on each worker node, besides the replicas."""
+
+    cores: Natural = Field(default=1, description="Logical CPUs.")
+    mem_gib: Positive = Field(default=2.0, description="Memory, GiB.")
+
+
+class Ports(Section):
+    """Ports that deployments may listen on; below the kernel's ephemeral range."""
+
+    first: PortNumber = Field(default=20000, description="First port.")
+    last: PortNumber = Field(default=31999, description="Last port.")
+    block: Count = Field(default=500, description="Ports of one job on each of its nodes.")
+
+
+class Storage(Section):
+    """Directories. $HOME and $USER are understood, and nothing else of the shell."""
+
+    state: PathText | None = Field(
+        default=None,
+        description="Run directories go to STATE/exaslurm, on every node the same. "
+        "Default: XDG_STATE_HOME, else ~/.local/state. EXASLURM_HOME overrides it.",
+    )
+    shared: PathText = Field(
+        default="$HOME/.cache", description="Large shared files, such as models, on every node."
+    )
+    local: PathText | None = Field(
+        default=None, description="Fast storage of each node, such as NVMe. Default: there is none."
+    )
+    ram: PathText = Field(
+        default="/tmp",
+        description="Short-lived small files and sockets of each node. At most 16 characters, "
+        "because the path of a socket is limited to 107 bytes.",
+    )
+
+
+class Container(Section):
+    """How engines run in a container."""
+
+    runtime: Literal["apptainer", "singularity", "podman-hpc", "enroot", "none"] = Field(
+        default="none", description="Container runtime."
+    )
+    image: Text | None = Field(default=None, description="Image to run.")
+    args: tuple[Text, ...] = Field(default=(), description="Words added to its command line.")
+
+
+class Limits(Section):
+    """Ceilings of the site, for any partition."""
+
+    max_nodes: Count | None = Field(default=None, description="Nodes of a deployment at most.")
+    max_jobs: Count | None = Field(
+        default=None, description="Jobs of a user at most; each component of a cell counts as one."
+    )
+    max_time: TimeLimit | None = Field(default=None, description="Wall time at most.")
+    default_time: TimeLimit | None = Field(
+        default=None, description="Wall time where the spec is silent."
+    )
+
+
+class GatewayRules(Section):
+    """Where a router may run."""
+
+    homes: tuple[GatewayHome, ...] = Field(
+        default=("service",), min_length=1, description="Allowed homes; the first is the default."
+    )
+    background: Flag = Field(
+        default=False,
+        description="`submit` may leave a router running in the background of the login node.",
+    )
+    bind: Word = Field(default="127.0.0.1", description="Address that a router listens on.")
+
+
+class Timeouts(Section):
+    """Deadlines in seconds."""
+
+    nodes_s: Positive = Field(default=600.0, description="All nodes of a cell have reported.")
+    stage_s: Positive = Field(default=1800.0, description="A model is on its node.")
+    ready_s: Positive = Field(default=1800.0, description="A replica is ready after its start.")
+    drain_s: Positive = Field(
+        default=30.0, description="Requests in flight may end when a replica is stopped."
+    )
+    ray_s: Positive = Field(default=300.0, description="Ray is up; without it the cell goes on.")
+
+
+class Site(Root):
+    """One machine and its rules."""
+
+    schema_: Literal["exaslurm/site/v1"] = Field(alias="schema", description="exaslurm/site/v1")
+    name: Name = Field(description="Name of the site; the file is NAME.yaml.")
+    description: Text | None = Field(default=None, description="For people.")
+    extends: Name | None = Field(
+        default=None,
+        description="Another site config that this one is laid over: mappings merge, everything "
+        "else is replaced. The same name means the file of that name further down the search path.",
+    )
+    scheduler: Literal["slurm", "local"] = Field(
+        default="slurm", description="local: no Slurm, one cell of processes on this machine."
+    )
+    slurm: Slurm = Field(default=Slurm(), description="How Slurm wants to be asked.")
+    node_kinds: dict[Name, NodeKind] = Field(
+        min_length=1, description="Nodes that are alike, by a name of your choice."
+    )
+    partitions: dict[Word, Partition] = Field(
+        default_factory=dict, description="Partitions and their limits. Default: not checked."
+    )
+    workers: WorkerDefaults = Field(
+        default=WorkerDefaults(), description="Nodes that carry replicas."
+    )
+    head: HeadDefaults = Field(default=HeadDefaults(), description="The node that leads a cell.")
+    service: Service = Field(
+        default=Service(), description="What agent and Ray need on each worker node."
+    )
+    interface: Annotated[str, TEXT, Field(pattern=r"^[A-Za-z0-9_.:*?\[\]-]{1,32}$")] | None = Field(
+        default=None,
+        description="Network interface that nodes use among themselves, such as hsn0, ib0 or a "
+        "pattern (hsn*); loopback for one machine. Default: the address of the node's name.",
+    )
+    host_suffix: Annotated[str, TEXT, Field(pattern=r"^[A-Za-z0-9.-]{0,32}$")] = Field(
+        default="", description="Added to a host name before it is looked up, such as -hsn0 or i."
+    )
+    ports: Ports = Field(default=Ports(), description="Ports that may be used.")
+    storage: Storage = Field(default=Storage(), description="Directories.")
+    container: Container = Field(
+        default=Container(),
+        description="How engines run in a container.",
+        json_schema_extra={"not_yet": True},
+    )
+    python: PathText | None = Field(
+        default=None,
+        description="Python (3.11 or newer) on the nodes, with exaslurm[node] in it. "
+        "Default: the one that runs the command.",
+    )
+    modules: tuple[Word, ...] = Field(
+        default=(), description="Modules to load in the batch script, before the prologue."
+    )
+    prologue: tuple[Text, ...] = Field(
+        default=(), description="Lines of shell in the batch script, before anything else."
+    )
+    env: Environment = Field(
+        default_factory=dict, description="Environment of everything in the allocation."
+    )
+    templates: PathText | None = Field(
+        default=None, description="Directory with batch script templates that replace our own."
+    )
+    limits: Limits = Field(default=Limits(), description="Ceilings of the site.")
+    gateway: GatewayRules = Field(default=GatewayRules(), description="Where a router may run.")
+    timeouts: Timeouts = Field(default=Timeouts(), description="Deadlines.")
+    unverified: tuple[Text, ...] = Field(
+        default=(), description="Keys (dotted) whose values nobody has confirmed on the machine."
+    )
+
+    def state_dir(self, environ: Mapping[str, str]) -> str | None:
+        """Where the site wants run directories, for ``rundir.state_root``; None: it does not
+        say."""
+        if self.storage.state is None:
+            return None
+        user, home = user_and_home(environ)
+        return resolve(self.storage.state, user=user, home=home)
