@@ -153,3 +153,17 @@ def test_the_tiny_model_is_served(tmp_path: Path) -> None:
         first, second = (post(f"{address}/v1/completions", body) for _ in range(2))
     assert first["usage"]["completion_tokens"] > 0
     assert first["choices"][0]["text"] == second["choices"][0]["text"]
+
+
+def test_a_hub_that_cannot_be_reached_is_one_error_with_a_remedy(cache: Path) -> None:
+    source = json.dumps({"kind": "hf", "value": "org/model"})
+    done = subprocess.run(
+        [ENV / "bin/python", "-m", "exaslurm.models.prepare", "--source-json", source,
+         "--cache", str(cache)],
+        capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: cannot fetch org/model (revision main) from the hub" in done.stderr
+    assert "remedy: " in done.stderr
+    assert "Traceback" not in done.stderr
