@@ -15,7 +15,7 @@ PACKAGE_DIR = Path(__file__).resolve().parent.parent / "sbatch_templates"
 DIR_NAME = "sbatch_templates"
 
 _BUILTIN_FILTERS = ("default", "dictsort", "first", "int", "last", "length", "list", "lower",
-                    "map", "rejectattr", "selectattr", "sort", "trim", "unique", "upper")  # fmt: skip
+                    "map", "rejectattr", "selectattr", "sort", "unique", "upper")  # fmt: skip
 
 
 def search_path(environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -131,15 +131,17 @@ class Slurm:
             )
         return self._resolve(answer, job_name)
 
-    def test_only(self, script: Path) -> str:
-        """What Slurm would do with a script (its own words); raises SubmitRejected."""
+    def test_only(self, script: Path, *, label: str | None = None) -> str:
+        """What Slurm would do with a script (its own words); raises SubmitRejected, in which the
+        script is called ``label``."""
+        name = label or script.name
         answer = self._run(["sbatch", "--test-only", str(script)], self._submit_timeout_s)
         if answer.returncode is None or refusals.was_not_sent(answer):
             raise _query_failed(answer)
         # Before 23.11 sbatch may say "allocation failure" and still exit with 0.
         if answer.returncode != 0 or "allocation failure" in answer.stderr:
             raise SubmitRejected(
-                f"Slurm would refuse {script.name}: {answer.complaint}",
+                f"Slurm would refuse {name}: {answer.complaint}",
                 remedy=refusals.remedy(answer.complaint),
                 transient=answer.is_transient,
             )

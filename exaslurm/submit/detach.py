@@ -1,0 +1,66 @@
+"""A process that lives on when the shell that started it does not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from exaslurm.errors import StateError
+from exaslurm.util.files import PRIVATE_FILE, state_error
+from exaslurm.util.process import start_ticks
+
+_WATCH_S = 1.0
+_PAUSE_S = 0.02
+
+
+def spawn_detached(
+    argv: Sequence[str], *, environ: Mapping[str, str], log: Path
+) -> tuple[int, int]:
+    """Start ``argv`` in a session of its own, its output in ``log``; pid and start ticks.
+
+    It is watched for a second: StateError with the last lines of the log if it ends at once.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        fd = os.open(log, flags, PRIVATE_FILE)
+    except OSError as error:
+        raise state_error("write", log, error) from error
+    try:
+        # posix_spawn, as this may be a notebook with many threads, in which fork is unsafe; the
+        # shell only leaves the current directory, which may be one that has to be unmounted.
+        pid = os.posix_spawn(
+            "/bin/sh",
+            ["sh", "-c", 'cd / && exec "$@"', "sh", *argv],
+            dict(environ),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, fd, 1),
+                (os.POSIX_SPAWN_DUP2, fd, 2),
+            ],
+            setsid=True,
+        )
+    except OSError as error:
+        raise state_error("start", Path(argv[0]), error) from error
+    finally:
+        os.close(fd)
+    ticks = start_ticks(pid)
+    deadline = time.monotonic() + _WATCH_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            raise StateError(
+                f"{' '.join(argv[1:3])} ended at once (exit code "
+                f"{os.waitstatus_to_exitcode(status)}): {_tail(log)}",
+                remedy=f"see {log}",
+            )
+        time.sleep(_PAUSE_S)
+    if ticks is None:
+        raise StateError(f"process {pid} is not to be seen in /proc", remedy=f"see {log}")
+    return pid, ticks
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"

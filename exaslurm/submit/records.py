@@ -1,0 +1,83 @@
+"""What submit writes into the run directory, and reads back."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import time
+from collections.abc import Mapping, Sequence
+
+from exaslurm.core import codec
+from exaslurm.core.plan import Plan
+from exaslurm.core.submission import Submission
+from exaslurm.errors import StateError
+from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.util.files import append_line, read_text, write_atomic
+
+
+def write_submission(generation: GenerationDir, submission: Submission) -> None:
+    """Replace the record of a cell's submission."""
+    write_atomic(generation.submission(submission.cell), codec.dumps(submission, indent=1))
+
+
+def read_submissions(generation: GenerationDir) -> dict[str, Submission]:
+    """Records by cell, in the order of their names; empty if nothing was ever submitted."""
+    try:
+        paths = sorted(generation.submissions.glob("[!.]*.json"))
+    except OSError:
+        return {}
+    records = (codec.loads(Submission, read_text(path), where=str(path)) for path in paths)
+    return {record.cell: record for record in records}
+
+
+def read_plan(generation: GenerationDir) -> Plan | None:
+    """The plan of a generation; None if the submit that made it did not get that far."""
+    if not generation.plan.exists():
+        return None
+    return codec.loads(Plan, read_text(generation.plan), where=str(generation.plan))
+
+
+def write_desired(run_dir: RunDir, *, run: bool, generation: int) -> None:
+    """Say what the owner wants; routers and supervisors follow this file."""
+    write_atomic(run_dir.desired, json.dumps({"run": run, "generation": generation}) + "\n")
+
+
+def desired_generation(run_dir: RunDir) -> int | None:
+    """The generation that was last wanted; None if nobody has said so yet."""
+    if not run_dir.desired.exists():
+        return None
+    try:
+        return int(json.loads(read_text(run_dir.desired))["generation"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{run_dir.desired} is damaged", remedy="remove the file and submit again"
+        ) from error
+
+
+def add_history(
+    run_dir: RunDir,
+    verb: str,
+    *,
+    generation: int,
+    plan_hash: str,
+    submissions: Sequence[Submission] = (),
+    extra: Mapping[str, str] | None = None,
+) -> None:
+    """One line in history.jsonl: who did what when, and which jobs came of it."""
+    entry = {
+        "time_s": round(time.time(), 3),
+        "user": _user(),
+        "verb": verb,
+        "generation": generation,
+        "plan_hash": plan_hash,
+        "jobs": {item.cell: item.job_id or item.state for item in submissions},
+        **(extra or {}),
+    }
+    append_line(run_dir.history, json.dumps(entry, sort_keys=True))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an account without an entry in the user database
+        return "unknown"

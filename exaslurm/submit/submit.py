@@ -1,0 +1,332 @@
+"""``submit``: from a spec file to running jobs, once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from exaslurm import __version__
+from exaslurm.core.plan import Plan
+from exaslurm.core.submission import Submission
+from exaslurm.errors import (
+    DeploymentError,
+    ExaslurmError,
+    PlanError,
+    StateError,
+    SubmitAmbiguous,
+)
+from exaslurm.keys.secrets import ensure_secrets
+from exaslurm.plan.planner import PlanContext, make_plan
+from exaslurm.render.scripts import job_name, render_all
+from exaslurm.render.templates import search_path
+from exaslurm.rundir import GenerationDir, RunDir, state_root
+from exaslurm.site.load import load_site
+from exaslurm.slurm.client import Slurm
+from exaslurm.spec.load import load_spec
+from exaslurm.submit import local, records
+from exaslurm.submit.gateway import ensure_gateway
+from exaslurm.submit.lock import deployment_lock
+from exaslurm.submit.survey import GenerationSurvey, Surveyor
+from exaslurm.submit.talk import Talk, quiet
+from exaslurm.util.files import read_text, write_atomic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitResult:
+    """What came of a submit.
+
+    ``attached``: it ran already, nothing was submitted. ``generation`` is 0 where nothing was
+    written (``dry_run``, ``test_only``); then ``files`` is what would have been, by name, and
+    ``answers`` are Slurm's words on each script (``test_only``).
+    """
+
+    run_dir: RunDir
+    generation: int
+    plan: Plan
+    submissions: tuple[Submission, ...]
+    attached: bool
+    files: Mapping[str, str] = field(default_factory=dict)
+    answers: tuple[str, ...] = ()
+
+
+def make_plan_for(
+    spec_path: Path, *, text: str | None = None, site: str | None = None, environ: Mapping[str, str]
+) -> Plan:
+    """The sealed plan of a spec file (or of ``text``, which is then said to be from that file).
+
+    Raises SpecError, SiteError or PlanError with every problem found.
+    """
+    spec = load_spec(spec_path, text)
+    user = pwd.getpwuid(os.getuid())
+    context = PlanContext(
+        user=user.pw_name,
+        home=environ.get("HOME", user.pw_dir),
+        python=sys.executable,
+        environ_defaults={k: v for k, v in environ.items() if k.startswith("SBATCH_")},
+    )
+    return make_plan(spec, load_site(site or spec.site, environ), context)
+
+
+def run_dir_for(plan: Plan, environ: Mapping[str, str], *, site: str | None = None) -> RunDir:
+    """Where the deployment lives; it need not exist."""
+    state = load_site(site or plan.site, environ).state_dir(environ)
+    return RunDir.of(state_root(environ, state), plan.deployment)
+
+
+def template_dirs_for(
+    plan: Plan, environ: Mapping[str, str], *, site: str | None = None
+) -> tuple[Path, ...]:
+    """Directories whose batch script templates win over the package's."""
+    del plan, site  # a site is told apart inside a template ({{ plan.site }})
+    return search_path(environ)
+
+
+def submit(
+    spec_path: Path,
+    *,
+    text: str | None = None,
+    site: str | None = None,
+    dry_run: bool = False,
+    test_only: bool = False,
+    environ: Mapping[str, str] | None = None,
+    talk: Talk = quiet,
+    slurm: Slurm | None = None,
+) -> SubmitResult:
+    """Bring up a deployment, or attach to it if it is up.
+
+    The deployment's name is the key. The same plan while it runs: nothing is submitted, except
+    cells that an interrupted submit left out. Another plan while anything runs: DeploymentError.
+    ``dry_run`` writes and asks nothing; ``test_only`` asks Slurm whether it would take the jobs.
+
+    Raises UserError (spec, site, plan, state directory), SubmitRejected, SubmitAmbiguous,
+    QueryFailed, CommandNotFound.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    plan = make_plan_for(spec_path, text=text, site=site, environ=environ)
+    run_dir = run_dir_for(plan, environ, site=site)
+    dirs = template_dirs_for(plan, environ, site=site)
+    job = _Submit(
+        plan=plan,
+        run_dir=run_dir,
+        template_dirs=dirs,
+        environ=environ,
+        talk=talk,
+        slurm=slurm or Slurm(environ),
+    )
+    if dry_run or test_only:
+        return job.preview(test_only=test_only)
+    run_dir.make()
+    with deployment_lock(run_dir):
+        return job.submit(read_text(spec_path) if text is None else text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Submit:
+    """One run of ``submit``, with everything it needs."""
+
+    plan: Plan
+    run_dir: RunDir
+    template_dirs: tuple[Path, ...]
+    environ: Mapping[str, str]
+    talk: Talk
+    slurm: Slurm
+
+    def preview(self, *, test_only: bool) -> SubmitResult:
+        """Render for the next generation, and maybe ask Slurm; leave nothing behind."""
+        numbers = self.run_dir.generations()
+        target = self.run_dir.generation(numbers[-1] + 1 if numbers else 1)
+        files = render_all(self.plan, target.path, self.run_dir.path, self.template_dirs)
+        answers = []
+        if test_only:
+            if self.plan.layout == "local":
+                self.talk("site 'local' has no Slurm to ask")
+            for name in sorted(name for name in files if name.startswith("scripts/")):
+                with tempfile.NamedTemporaryFile("w", prefix="exaslurm-", suffix=".sbatch") as file:
+                    file.write(files[name])
+                    file.flush()
+                    answer = self.slurm.test_only(Path(file.name), label=Path(name).name)
+                answers.append(f"{Path(name).stem}: {answer}")
+        return SubmitResult(
+            run_dir=self.run_dir,
+            generation=0,
+            plan=self.plan,
+            submissions=(),
+            attached=False,
+            files=files,
+            answers=tuple(answers),
+        )
+
+    def submit(self, spec_text: str) -> SubmitResult:
+        """Under the deployment's lock: find out what is, then do what is missing."""
+        surveyor = Surveyor(self.run_dir, lambda: self.slurm, self.talk)
+        surveys = surveyor.survey()
+        running = [each for each in surveys if each.cells("alive", "unknown")]
+        if running:
+            return self._join(running)
+        self._close_ended(surveys)
+        last = surveys[-1] if surveys else None
+        if last and last.plan == self.plan and set(last.fates.values()) <= {"never"}:
+            generation = last.generation
+        else:
+            number = last.generation.number + 1 if last else 1
+            generation = self.run_dir.generation(number)
+        self._write_files(generation, spec_text)
+        return self._start(generation, {}, [cell.name for cell in self.plan.cells])
+
+    def _join(self, running: list[GenerationSurvey]) -> SubmitResult:
+        """Attach to what runs, and submit cells that were never submitted."""
+        name = self.plan.deployment
+        for each in running:
+            if each.plan is None or each.plan.hash != self.plan.hash:
+                raise DeploymentError(
+                    f"deployment {name!r} runs with another spec (generation "
+                    f"{each.generation.number})",
+                    remedy=f"'exaslurm rollout' changes it without a gap; 'exaslurm stop {name}'"
+                    " ends it; another 'deployment:' name runs beside it",
+                )
+        newest = running[-1]
+        for cell in newest.cells("unknown"):
+            host = newest.submissions[cell].host
+            self.talk(f"cell {cell} was started on {host}; whether it runs is not seen from here")
+        ended = newest.cells("ended")
+        if ended:
+            self.talk(
+                f"these cells have ended and are not submitted again: {', '.join(ended)}"
+                f" ('exaslurm stop {name}', then submit, starts all of them)"
+            )
+        missing = newest.cells("never")
+        if missing:
+            self.talk(f"an earlier submit left out {', '.join(missing)}")
+            return self._start(newest.generation, newest.submissions, missing)
+        records.write_desired(self.run_dir, run=True, generation=newest.generation.number)
+        self._start_gateway(newest.generation.number)
+        return SubmitResult(
+            run_dir=self.run_dir,
+            generation=newest.generation.number,
+            plan=self.plan,
+            submissions=tuple(newest.submissions.values()),
+            attached=True,
+        )
+
+    def _close_ended(self, surveys: list[GenerationSurvey]) -> None:
+        """Note that jobs have ended, so that no later submit asks Slurm for them again."""
+        for each in surveys:
+            for cell in each.cells("ended"):
+                item = each.submissions[cell]
+                if item.state != "stopped":
+                    done = replace(item, state="stopped", message="had ended")
+                    records.write_submission(each.generation, done)
+                    # What the ended cell published would send routers to nodes of other people.
+                    with contextlib.suppress(OSError):
+                        self.run_dir.record(cell).unlink()
+
+    def _write_files(self, generation: GenerationDir, spec_text: str) -> None:
+        ensure_secrets(self.run_dir)
+        generation.make(tuple(cell.name for cell in self.plan.cells))
+        write_atomic(generation.spec, spec_text)
+        files = render_all(self.plan, generation.path, self.run_dir.path, self.template_dirs)
+        for name in sorted(files, key=lambda name: name == "plan.json"):
+            write_atomic(generation.path / name, files[name])  # plan.json last: then all is there
+
+    def _start(
+        self, generation: GenerationDir, known: Mapping[str, Submission], cells: list[str]
+    ) -> SubmitResult:
+        """Submit these cells. A refused one ends it: the next would be refused too."""
+        done = dict(known)
+        records.write_desired(self.run_dir, run=True, generation=generation.number)
+        try:
+            for cell in cells:
+                done[cell] = self._start_cell(generation, cell)
+        finally:
+            records.add_history(
+                self.run_dir,
+                "submit",
+                generation=generation.number,
+                plan_hash=self.plan.hash,
+                submissions=list(done.values()),
+            )
+        self._start_gateway(generation.number)
+        return SubmitResult(
+            run_dir=self.run_dir,
+            generation=generation.number,
+            plan=self.plan,
+            submissions=tuple(done[cell.name] for cell in self.plan.cells if cell.name in done),
+            attached=False,
+        )
+
+    def _start_cell(self, generation: GenerationDir, cell: str) -> Submission:
+        """Write the intent, act, write the answer: after a crash the intent is looked up."""
+        token = secrets.token_hex(4)
+        name = f"{job_name(self.plan, self.plan.cell(cell))}-{token}"
+        intent = Submission(
+            deployment=self.plan.deployment,
+            cell=cell,
+            generation=generation.number,
+            plan_hash=self.plan.hash,
+            token=token,
+            job_name=name,
+            state="intent",
+            created_s=time.time(),
+            host=socket.gethostname(),
+        )
+        records.write_submission(generation, intent)
+        try:
+            started = self._run_cell(generation, intent)
+        except ExaslurmError as error:
+            unclear = isinstance(error, SubmitAmbiguous)
+            failed = replace(
+                intent, state="ambiguous" if unclear else "refused", message=str(error)
+            )
+            with contextlib.suppress(StateError):  # the first error is the one to show
+                records.write_submission(generation, failed)
+            raise
+        done = replace(started, state="submitted", submitted_s=time.time())
+        records.write_submission(generation, done)
+        return done
+
+    def _run_cell(self, generation: GenerationDir, intent: Submission) -> Submission:
+        if self.plan.layout == "local":
+            pid, ticks = local.start_init(
+                self.plan,
+                intent.cell,
+                generation,
+                self.run_dir,
+                job_name=intent.job_name,
+                environ=self.environ,
+            )
+            self.talk(f"cell {intent.cell}: started as process {pid}")
+            return replace(intent, job_id="local", pid=pid, start_ticks=ticks)
+        job = self.slurm.submit(
+            generation.script(intent.cell),
+            job_name=intent.job_name,
+            extra=(f"--comment={_comment(self.plan)}",),
+        )
+        self.talk(f"cell {intent.cell}: submitted as job {job.id}")
+        return replace(intent, job_id=job.id, cluster=job.cluster)
+
+    def _start_gateway(self, generation: int) -> None:
+        if not self.plan.gateway.start_with_submit:
+            return
+        if self.plan.gateway.home == "job":
+            raise PlanError("gateway.home 'job' cannot be started with submit yet")
+        try:
+            ensure_gateway(self.run_dir, generation, environ=self.environ, talk=self.talk)
+        except StateError as error:
+            # The jobs are what counts, and they are submitted.
+            self.talk(f"the gateway did not start: {error}")
+
+
+def _comment(plan: Plan) -> str:
+    """For accounting: which jobs of a cluster are exaslurm's, and which are of one plan."""
+    data = {"tool": "exaslurm", "v": __version__, "plan": plan.hash[:12]}
+    return json.dumps(data, separators=(",", ":"))

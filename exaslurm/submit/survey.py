@@ -1,0 +1,146 @@
+"""What became of a deployment's earlier submissions."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from exaslurm.core.plan import Plan
+from exaslurm.core.submission import Submission
+from exaslurm.errors import SubmitAmbiguous
+from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.slurm.client import Slurm
+from exaslurm.submit import local, records
+from exaslurm.submit.talk import Talk
+from exaslurm.util.process import is_alive
+
+# never: no job was made, and none will be. unknown: a process on another host.
+Fate = Literal["never", "alive", "ended", "unknown"]
+
+# A job whose submission went unanswered is in Slurm's queue within this time, or never will be:
+# well above MessageTimeout (10 s by default; sites with busy controllers have 60 to 100 s).
+SETTLED_S = 120.0
+_PAUSE_S = 5.0
+
+
+@dataclass(slots=True)
+class GenerationSurvey:
+    """One generation: its plan (None if it was never written), and each cell's submission."""
+
+    generation: GenerationDir
+    plan: Plan | None
+    submissions: dict[str, Submission]
+    fates: dict[str, Fate] = field(default_factory=dict)
+
+    def cells(self, *fates: Fate) -> list[str]:
+        """Cells with one of these fates, in order."""
+        return [cell for cell, fate in self.fates.items() if fate in fates]
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyor:
+    """Finds out, asking Slurm once for all jobs, and only if there are any.
+
+    Submissions whose answer is missing are looked up by name, and the record is completed.
+    """
+
+    run_dir: RunDir
+    slurm: Callable[[], Slurm]
+    talk: Talk
+    hostname: str = field(default_factory=socket.gethostname)
+
+    def survey(self) -> list[GenerationSurvey]:
+        """Every generation, oldest first.
+
+        Raises QueryFailed if Slurm does not answer, SubmitAmbiguous if the fate of a submission
+        cannot be found out yet.
+        """
+        surveys = [self._read(number) for number in self.run_dir.generations()]
+        for each in surveys:
+            for cell, submission in each.submissions.items():
+                each.submissions[cell] = self._resolved(each.generation, submission)
+        ids = [
+            item.job_id
+            for each in surveys
+            for item in each.submissions.values()
+            if item.state == "submitted" and item.job_id and item.job_id != "local"
+        ]
+        jobs = self.slurm().jobs(ids) if ids else {}
+        finished = {ident for ident, job in jobs.items() if job.is_finished}
+        for each in surveys:
+            each.fates = {
+                cell: self._fate(item, finished) for cell, item in each.submissions.items()
+            }
+            names = [cell.name for cell in each.plan.cells] if each.plan else []
+            each.fates = {**dict.fromkeys(names, "never"), **each.fates}
+        return surveys
+
+    def _read(self, number: int) -> GenerationSurvey:
+        generation = self.run_dir.generation(number)
+        submissions = records.read_submissions(generation)
+        return GenerationSurvey(generation, records.read_plan(generation), submissions)
+
+    def _fate(self, item: Submission, finished: set[str]) -> Fate:
+        if item.state == "stopped":
+            return "ended"
+        if item.state != "submitted" or item.job_id is None:
+            return "never"
+        if item.job_id == "local":
+            if item.host != self.hostname:
+                return "unknown"
+            alive = is_alive(item.pid or 0, item.start_ticks or 0)
+            return "alive" if alive else "ended"
+        return "ended" if item.job_id in finished else "alive"
+
+    def _resolved(self, generation: GenerationDir, item: Submission) -> Submission:
+        """The submission with its missing answer found out: submitted after all, or refused."""
+        if item.state not in ("intent", "ambiguous"):
+            return item
+        found = next(self._look_up(generation, item), None)
+        done = found or replace(
+            item, state="refused", message="no job of this name exists: it was never submitted"
+        )
+        records.write_submission(generation, done)
+        return done
+
+    def _look_up(self, generation: GenerationDir, item: Submission) -> Iterator[Submission]:
+        plan = records.read_plan(generation)
+        if plan is not None and plan.layout == "local":
+            process = local.find_init(generation, item.cell)
+            if process is not None:
+                pid, ticks = process
+                yield replace(
+                    item,
+                    state="submitted",
+                    job_id="local",
+                    pid=pid,
+                    start_ticks=ticks,
+                    host=self.hostname,
+                )
+            return
+        waited = False
+        while True:
+            jobs = self.slurm().find_by_name(item.job_name, since_s=item.created_s - 60)
+            if len(jobs) > 1:
+                ids = ", ".join(job.id for job in jobs)
+                raise SubmitAmbiguous(
+                    f"several jobs are named {item.job_name}: {ids}",
+                    remedy="cancel all but one of them with scancel, then submit again",
+                )
+            if jobs:
+                self.talk(f"cell {item.cell}: job {jobs[0].id} was submitted after all")
+                yield replace(item, state="submitted", job_id=jobs[0].id)
+                return
+            left_s = item.created_s + SETTLED_S - time.time()
+            if left_s <= 0:
+                return
+            if not waited:
+                self.talk(
+                    f"cell {item.cell}: an earlier submission has no answer yet; looking for job "
+                    f"{item.job_name} for {left_s:.0f} s more"
+                )
+            waited = True
+            time.sleep(min(_PAUSE_S, left_s))
