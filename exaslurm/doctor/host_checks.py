@@ -14,7 +14,7 @@ from pathlib import Path
 
 from exaslurm.doctor.model import Check, failed, passed, skipped, warned
 from exaslurm.errors import StateError
-from exaslurm.util.files import make_private_dir, state_error
+from exaslurm.util.files import state_error
 
 GIB = 1024**3
 MIN_STATE_FREE_GIB = 1.0
@@ -22,7 +22,7 @@ MIN_SHARED_FREE_GIB = 20.0
 SLOW_LOOKUP_S = 0.5
 MIN_NOFILE = 4096
 # Ray puts about 60 characters of socket path below its temp directory; the kernel takes 107.
-MAX_TMP_CHARS = 24
+MAX_TMP_CHARS = 16
 
 _PROBE = """
 import importlib.metadata as m, sys
@@ -84,29 +84,24 @@ def check_python(python: str, own_version: str, *, timeout_s: float = 30.0) -> I
 
 
 def check_directory(name: str, path: Path, *, min_free_gib: float) -> Check:
-    """A directory can be made and written, survives a real write (quota), and has room."""
+    """A directory can be written (really: a quota shows only then) and has room. If it is not
+    there yet, the nearest directory above it is looked at, in which it would be made."""
+    place = next((item for item in (path, *path.parents) if item.is_dir()), Path("/"))
     try:
-        make_private_dir_if_missing(path)
-        _try_write(path)
-        room = os.statvfs(path)
+        _try_write(place)
+        room = os.statvfs(place)
     except StateError as error:
         return failed(name, str(error), error.remedy or "choose another directory")
     except OSError as error:
-        found = state_error("use", path, error)
+        found = state_error("use", place, error)
         return failed(name, str(found), found.remedy or "choose another directory")
     free_gib = room.f_bavail * room.f_frsize / GIB
-    value = f"{path}: {free_gib:.1f} GiB free"
+    value = f"{path}: {free_gib:.1f} GiB free" + ("" if place == path else f" (below {place})")
     if free_gib < min_free_gib:
         return warned(name, value, f"less than {min_free_gib:g} GiB: free some, or move it")
     if room.f_files and room.f_favail < 10_000:
         return warned(name, f"{value}, {room.f_favail} files left", "free some files (inodes)")
     return passed(name, value)
-
-
-def make_private_dir_if_missing(path: Path) -> None:
-    """Leave the mode of a directory alone that is there already."""
-    if not path.is_dir():
-        make_private_dir(path)
 
 
 def _try_write(path: Path) -> None:

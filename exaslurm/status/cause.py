@@ -65,8 +65,13 @@ def judge_submission(submission: Submission | None, deployment: str) -> Finding 
     return None
 
 
-def judge_job(job: JobStatus, *, run_wanted: bool, log_tail: str | None = None) -> Finding | None:
-    """What the state of the job alone decides; None: the job runs, or its state is unknown."""
+def judge_job(
+    job: JobStatus, *, run_wanted: bool, failure: str | None = None, log_tail: str | None = None
+) -> Finding | None:
+    """What the state of the job alone decides; None: the job runs, or its state is unknown.
+
+    ``failure`` is why the cell ended itself, ``log_tail`` the last line of its batch log.
+    """
     name = f"job {job.id}" if job.id and job.id != "local" else "the cell's init process"
     if job.state in ENDED:
         if not run_wanted:
@@ -75,8 +80,8 @@ def judge_job(job: JobStatus, *, run_wanted: bool, log_tail: str | None = None) 
         text = f"{name} {why}"
         if job.exit_code:
             text += f" (exit code {job.exit_code})"
-        if job.state not in _SAYS_IT_ALL and log_tail:
-            text += f"; its log ends with: {log_tail}"
+        if job.state not in _SAYS_IT_ALL and (failure or log_tail):
+            text += f": {failure}" if failure else f"; its log ends with: {log_tail}"
         return Finding("ended", text, "exaslurm stop, then exaslurm submit, starts it again")
     if job.state in states.PENDING:
         return Finding("queued", f"{name} {job.explanation or 'waits in the queue'}")

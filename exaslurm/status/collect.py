@@ -6,6 +6,7 @@ Slurm is asked once for all jobs, and not more often than the plan's ``poll_floo
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import time
@@ -46,6 +47,7 @@ class _OnDisk:
     submissions: Mapping[str, Submission]
     records: Mapping[str, CellRecord]
     log_tails: Mapping[str, str]
+    failures: Mapping[str, str]
     routers: tuple[RouterAddress, ...]
     run_wanted: bool
     internal_key: str | None
@@ -79,14 +81,15 @@ class Collector:
         from exaslurm.registry.read import read_records
 
         self.run_dir.require()
-        generation = self.run_dir.latest()
+        run_wanted, number = read_desired(self.run_dir)
+        generation = self.run_dir.latest() if number is None else self.run_dir.generation(number)
         if generation is None:
             raise StateError(
                 f"{self.run_dir.path} holds no generation",
                 remedy="the submit that made it was interrupted: submit again",
             )
         plan = codec.loads(Plan, read_text(generation.plan), where=str(generation.plan))
-        submissions, tails = {}, {}
+        submissions, tails, failures = {}, {}, {}
         for cell in plan.cells:
             path = generation.submission(cell.name)
             if path.exists():
@@ -94,6 +97,8 @@ class Collector:
             tail = last_line(generation.logs(cell.name))
             if tail:
                 tails[cell.name] = tail
+            if generation.failure(cell.name).exists():
+                failures[cell.name] = read_text(generation.failure(cell.name)).strip()
         try:
             key: str | None = read_secret(self.run_dir.internal_key)
         except ExaslurmError:
@@ -108,8 +113,9 @@ class Collector:
                 if record.plan_hash == plan.hash
             },
             log_tails=tails,
+            failures=failures,
             routers=read_routers(self.run_dir),
-            run_wanted=read_run_wanted(self.run_dir),
+            run_wanted=run_wanted,
             internal_key=key,
         )
 
@@ -203,7 +209,10 @@ class Collector:
         finding = judge.judge_submission(submission, disk.plan.deployment)
         if finding is None and job is not None:
             finding = judge.judge_job(
-                job, run_wanted=disk.run_wanted, log_tail=disk.log_tails.get(cell.name)
+                job,
+                run_wanted=disk.run_wanted,
+                failure=disk.failures.get(cell.name),
+                log_tail=disk.log_tails.get(cell.name),
             )
         over = finding is not None
         source: Source = "submission"
@@ -322,16 +331,17 @@ def read_routers(run_dir: RunDir) -> tuple[RouterAddress, ...]:
     return codec.loads(Endpoint, text, where=str(run_dir.endpoint)).routers
 
 
-def read_run_wanted(run_dir: RunDir) -> bool:
-    """Whether the owner wants the deployment to run (desired.json)."""
-    import json
-
+def read_desired(run_dir: RunDir) -> tuple[bool, int | None]:
+    """Whether the owner wants the deployment to run, and which generation (desired.json)."""
     if not run_dir.desired.exists():
-        return True
+        return True, None
     try:
-        return bool(json.loads(read_text(run_dir.desired)).get("run", True))
-    except ValueError as error:
-        raise StateError(f"{run_dir.desired}: not JSON") from error
+        wanted = json.loads(read_text(run_dir.desired))
+        return bool(wanted["run"]), int(wanted["generation"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            f"{run_dir.desired} is damaged", remedy="remove the file and submit again"
+        ) from error
 
 
 def within(timeout_s: float, work: Callable[[], T], what: str) -> T:

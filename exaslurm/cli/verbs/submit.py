@@ -100,7 +100,11 @@ def _print_dry(done: SubmitResult, *, as_json: bool, parsable: bool) -> None:
         _print_json(done)
     elif not parsable:
         result(plan_text(done.plan))
-        talk("nothing was submitted")
+        for name in sorted(done.files):
+            result(f"would write {done.run_dir.path}/gen/<n>/{name}")
+        for answer in done.answers:
+            result(f"slurm says: {answer}")
+        talk("nothing was submitted, nothing was written")
 
 
 def _print_json(done: SubmitResult) -> None:
@@ -112,6 +116,8 @@ def _print_json(done: SubmitResult) -> None:
             "plan_hash": done.plan.hash,
             "run_dir": str(done.run_dir.path),
             "attached": done.attached,
+            "files": sorted(done.files),
+            "answers": list(done.answers),
             "jobs": [
                 {
                     "cell": submission.cell,
