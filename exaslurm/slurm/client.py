@@ -20,16 +20,14 @@ from exaslurm.slurm.command import Answer
 from exaslurm.slurm.types import JobId, JobInfo
 from exaslurm.util.hostlist import expand
 
-_RETRY_AFTER_S = 2.0
-_LOOK_UP_PAUSE_S = 3.0
-
 
 class Slurm:
     """Slurm as one user sees it from one host.
 
     ``environ`` (default: this process's) is scrubbed of what a job we may be in left there.
     ``timeout_s`` limits each command, ``submit_timeout_s`` sbatch, which may wait for a busy
-    controller. ``calls`` counts the commands that were run, by name.
+    controller, and ``look_up_s`` the search for a job whose submission went unanswered. ``pause_s``
+    is the time between two tries. ``calls`` counts the commands that were run, by name.
     """
 
     def __init__(
@@ -39,11 +37,13 @@ class Slurm:
         timeout_s: float = 30.0,
         submit_timeout_s: float = 60.0,
         look_up_s: float = 30.0,
+        pause_s: float = 2.0,
     ) -> None:
         self._environ = environments.outside(os.environ if environ is None else environ)
         self._timeout_s = timeout_s
         self._submit_timeout_s = submit_timeout_s
         self._look_up_s = look_up_s
+        self._pause_s = pause_s
         self._has_accounting = True
         self.calls: dict[str, int] = {}
 
@@ -56,7 +56,7 @@ class Slurm:
         """
         answer = self._run(argv)
         if answer.returncode != 0 and answer.is_transient:
-            time.sleep(_RETRY_AFTER_S)
+            time.sleep(self._pause_s)
             answer = self._run(argv)
         if answer.returncode != 0:
             raise _query_failed(answer)
@@ -160,7 +160,7 @@ class Slurm:
         argv += ["--batch"] if batch else []
         answer = self._run([*argv, job.id])
         if answer.returncode != 0 and answer.is_transient:
-            time.sleep(_RETRY_AFTER_S)
+            time.sleep(self._pause_s)
             answer = self._run([*argv, job.id])
         ended = ("invalid job id", "already completing or completed")
         if answer.returncode != 0 and not command.says(answer.complaint, ended):
@@ -213,9 +213,9 @@ class Slurm:
                     f"several jobs are named {job_name}: {ids}",
                     remedy="cancel all but one of them with scancel, then submit again",
                 )
-            if time.monotonic() + _LOOK_UP_PAUSE_S > deadline:
+            if time.monotonic() + self._pause_s > deadline:
                 break
-            time.sleep(_LOOK_UP_PAUSE_S)
+            time.sleep(self._pause_s)
         said = answer.complaint or "it printed no job id"
         raise SubmitAmbiguous(
             f"it is not known whether Slurm took job {job_name} ({said})",
