@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -14,6 +13,7 @@ import click
 
 from exaslurm import __version__
 from exaslurm.cli.output import print_error
+from exaslurm.cli.verb import NearestGroup
 from exaslurm.errors import ExaslurmError, ExitCode
 
 # verb -> module in exaslurm.cli.verbs, in the order in which people need them.
@@ -30,8 +30,8 @@ VERBS: dict[str, str] = {
 }
 
 
-class VerbGroup(click.Group):
-    """A group whose verbs are imported on use and which knows the nearest to a mistyped one."""
+class Verbs(NearestGroup):
+    """The verbs, each imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's interface)
         return list(VERBS)
@@ -49,15 +49,6 @@ class VerbGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in VERBS:
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"unknown verb {args[0]!r}{hint}", ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, verbs in SECTIONS.items():
             rows = []
@@ -70,7 +61,7 @@ class VerbGroup(click.Group):
 
 
 @click.group(
-    cls=VerbGroup,
+    cls=Verbs,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "auto_envvar_prefix": "EXASLURM",

@@ -32,6 +32,20 @@ class Verb(click.Command):
             raise click.UsageError(f"unknown option {error.option_name}{hint}", ctx) from None
 
 
+class NearestGroup(click.Group):
+    """A group of verbs that answers an unknown one with the nearest known one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            near = difflib.get_close_matches(args[0], known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"unknown verb {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
 def verb(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], Verb]:
     """Make a function a verb of that name."""
 

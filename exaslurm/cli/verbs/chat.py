@@ -21,8 +21,19 @@ if TYPE_CHECKING:
 @click.argument("prompt", required=False)
 @click.option("--model", metavar="NAME", help="Model to ask. Default: the first one served.")
 @click.option("--system", metavar="TEXT", help="System message before the conversation.")
-@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--temperature", type=click.FloatRange(min=0.0), default=None)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Length of the answer at most.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0.0),
+    default=None,
+    help="0: always the likeliest token. Default: what the model says.",
+)
 @click.option(
     "--key-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

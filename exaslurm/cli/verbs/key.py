@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from exaslurm.cli.output import result, result_json, table, talk
-from exaslurm.cli.verb import deployment_argument, deployment_site_option, json_option, verb
+from exaslurm.cli.verb import (
+    NearestGroup,
+    deployment_argument,
+    deployment_site_option,
+    json_option,
+    verb,
+)
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -37,7 +43,7 @@ class DurationType(_FloatType):
         return seconds
 
 
-@click.group("key", short_help="Add, list and remove client keys.")
+@click.group("key", cls=NearestGroup, short_help="Add, list and remove client keys.")
 def key_command() -> None:
     """Keys that clients show to the router (Authorization: Bearer KEY)."""
 

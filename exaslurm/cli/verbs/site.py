@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from exaslurm.cli.output import result, result_json, table
-from exaslurm.cli.verb import json_option, verb
+from exaslurm.cli.verb import NearestGroup, json_option, verb
 from exaslurm.errors import ExitCode, UserError
 
 
-@click.group("site", short_help="List, show and check site configs.")
+@click.group("site", cls=NearestGroup, short_help="List, show and check site configs.")
 def site_command() -> None:
     """Site configs say what is special about a machine. They are looked for in the directories
     of EXASLURM_SITE_CONFIG, /etc/exaslurm/sites, ~/.config/exaslurm/sites and the package."""

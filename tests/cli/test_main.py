@@ -1,0 +1,141 @@
+"""What every verb has in common: help, errors, exit codes, streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+
+from exaslurm import __version__
+from exaslurm.cli import main
+from exaslurm.errors import (
+    ExitCode,
+    NotReadyError,
+    QueryFailed,
+    SpecError,
+    SubmitAmbiguous,
+    WaitTimeout,
+)
+
+Run = Callable[..., Any]
+
+
+def every_command() -> list[tuple[str, ...]]:
+    context = click.Context(main.cli)
+    found: list[tuple[str, ...]] = []
+    for verb in main.VERBS:
+        command = main.cli.get_command(context, verb)
+        assert command is not None
+        found.append((verb,))
+        if isinstance(command, click.Group):
+            found += [(verb, name) for name in command.commands]
+    return found
+
+
+@pytest.mark.parametrize("words", every_command(), ids=" ".join)
+def test_help_of_every_verb(exaslurm: Run, words: tuple[str, ...]) -> None:
+    done = exaslurm(*words, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"exaslurm {' '.join(words)}" in done.out
+
+
+@pytest.mark.parametrize("words", every_command(), ids=" ".join)
+def test_every_option_has_a_help_text(words: tuple[str, ...]) -> None:
+    command: Any = main.cli
+    for word in words:
+        command = command.get_command(click.Context(command), word)
+    options = [item for item in command.params if isinstance(item, click.Option)]
+    assert [item.name for item in options if not item.help] == []
+
+
+def test_version(exaslurm: Run) -> None:
+    assert exaslurm("--version").out == f"exaslurm {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["submti"], "unknown verb 'submti'; did you mean 'submit'?"),
+        (["xyzzy"], "unknown verb 'xyzzy'"),
+        (["submit", "--dryrun", "x"], "unknown option --dryrun; did you mean --dry-run?"),
+        (["status"], "missing argument 'DEPLOYMENT'"),
+        (["key", "ad"], "unknown verb 'ad'; did you mean 'add'?"),
+        (["submit", "x.yaml", "--timeout", "soon"], "'soon' is not a time such as 90s"),
+    ],
+)
+def test_wrong_use_names_the_nearest(exaslurm: Run, words: list[str], says: str) -> None:
+    done = exaslurm(*words)
+    assert done.code == ExitCode.USAGE
+    assert done.out == ""
+    assert says in done.err
+    assert done.err.startswith("exaslurm: error: ")
+    assert "  remedy: see exaslurm" in done.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SpecError("bad"), 2),
+        (WaitTimeout("late"), 3),
+        (QueryFailed("no answer"), 4),
+        (SubmitAmbiguous("who knows"), 5),
+        (NotReadyError("not yet"), 6),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError("oops"), 1),
+    ],
+)
+def test_errors_become_exit_codes(
+    exaslurm: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("exaslurm.api.locate.find_run_dir", fail)
+    done = exaslurm("status", "hello")
+    assert done.code == code
+    assert "Traceback" not in done.err
+    # After Ctrl-C the cursor stands behind ^C: click begins a new line.
+    assert done.err.lstrip("\n").startswith("exaslurm: error: ")
+
+
+def test_tracebacks_only_with_debug(exaslurm: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise SpecError("bad", remedy="mend it")
+
+    monkeypatch.setattr("exaslurm.api.locate.find_run_dir", fail)
+    assert "Traceback" in exaslurm("status", "hello", "--debug").err
+    monkeypatch.setenv("EXASLURM_DEBUG", "1")
+    assert "Traceback" in exaslurm("status", "hello").err
+
+
+def test_the_remedy_follows_the_message(exaslurm: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise SpecError("one\ntwo", remedy="mend it")
+
+    monkeypatch.setattr("exaslurm.api.locate.find_run_dir", fail)
+    err = exaslurm("status", "hello").err
+    assert err == "exaslurm: error: one\n  two\n  remedy: mend it\n"
+
+
+def test_options_come_from_the_environment_too(
+    exaslurm: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXASLURM_SUBMIT_TIMEOUT", "soon")
+    assert "'soon' is not a time" in exaslurm("submit", "x.yaml").err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m exaslurm schema spec | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "{", "")
+
+
+def test_no_colour_off_a_terminal(exaslurm: Run) -> None:
+    done = exaslurm("submti")
+    assert "\x1b" not in done.err
