@@ -54,5 +54,7 @@ def test_links_lead_somewhere(file: Path) -> None:
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     file = tmp_path / "page.md"
-    file.write_text("# A title: here\n[x](gone.md) [y](#a-title-here) [z](#no) [w](https://e.org)\n")
+    file.write_text(
+        "# A title: here\n[x](gone.md) [y](#a-title-here) [z](#no) [w](https://e.org)\n"
+    )
     assert broken_links(file) == ["gone.md", "#no"]
