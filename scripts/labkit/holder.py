@@ -1,7 +1,7 @@
 """The first process of a host: makes its namespaces and root directory, then reaps orphans.
 
-Run as `python3 holder.py SPEC.json`. Prints the holder's pid (as the caller sees it) and then
-`ready` or `failed: REASON` on stdout. While this process lives the host is powered on; when it
+Run as `python3 holder.py SPEC.json`. Prints `pid N` (as the caller sees it) and, when all is
+done, `ready` or `failed: REASON` on stdout. While this process lives the host is powered on; when it
 is killed, the kernel ends every process of the host and takes its interface and mounts away.
 """
 
@@ -86,7 +86,7 @@ def main(spec_path: str) -> int:
     child = os.fork()
     if child:
         # Only the child is in the new PID namespace; this process knows its outer pid.
-        print(child, flush=True)
+        print(f"pid {child}", flush=True)
         return 0
     try:
         become_host(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -43,10 +44,11 @@ def _start_holder(
     )
     # The holder closes its output once it has said how it went, so this does end.
     output, _ = process.communicate(timeout=30)
-    lines = output.splitlines()
-    if process.returncode or len(lines) < 2 or lines[1] != "ready":
+    # Two processes write, so the order of the lines is not known.
+    told = re.search(r"^pid (\d+)$", output, re.MULTILINE)
+    if process.returncode or told is None or "ready" not in output.splitlines():
         raise LabError(f"{hostname}: its namespaces cannot be made: {output.strip() or 'silent'}")
-    pid = int(lines[0])
+    pid = int(told.group(1))
     found = processes.look_up(pid)
     if found is None:
         raise LabError(f"{hostname}: its first process ({pid}) ended at once")

@@ -36,7 +36,7 @@ def as_json(name: str, lab: LabRecord | None) -> dict[str, Any]:
             "cores": list(host.cores) or list(lab.machine_cores),
             "daemons": daemons.running(lab, host.name) if up else {},
             "shared_fs": faults.shared_state(lab, host.name) if up else "gone",
-            "link": "up" if host.name in connected else "cut",
+            "link": "off" if not up else "up" if host.name in connected else "cut",
             "slurm_state": states.get(host.name),
             "state_dir": str(lab.paths.host(host.name)),
         }
