@@ -52,9 +52,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
         for group in range(int(size)):
             component_id = _need(environ, f"SLURM_JOB_ID_HET_GROUP_{group}")
             nodes = _need(environ, f"SLURM_JOB_NODELIST_HET_GROUP_{group}")
-            components.append(
-                Component(het_group=group, job_id=component_id, nodes=_names(nodes))
-            )
+            components.append(Component(het_group=group, job_id=component_id, nodes=_names(nodes)))
     else:
         nodes = environ.get("SLURM_JOB_NODELIST") or _need(environ, "SLURM_NODELIST")
         components.append(Component(het_group=0, job_id=job_id, nodes=_names(nodes)))

@@ -107,10 +107,13 @@ class Launch:
         )
 
     async def _run_steps(self, port_base: int) -> int:
-        head_host = node_address(self.plan.node)
+        node = self.plan.node
+        head_host = node_address(node.interface, self.allocation.head, node.host_suffix).address
         say(f"head {self.allocation.head} ({head_host}), ports from {port_base}")
         self.steps = [
-            Step(f"component {component.het_group}", self._argv(component, head_host, port_base), say)
+            Step(
+                f"component {component.het_group}", self._argv(component, head_host, port_base), say
+            )
             for component in self.cell.components
         ]
         await asyncio.gather(*(step.start(self.environ) for step in self.steps))
@@ -124,12 +127,19 @@ class Launch:
                 return 1
             code = waits[0].result()
             say(f"the head's step ended with {code}")
+            if code == 0:
+                await self._others_drain(waits[1:])
             return code
         finally:
             watch.cancel()
             await asyncio.gather(*(step.end(grace_s=INIT_END_S) for step in self.steps))
             for wait in waits:
                 wait.cancel()
+
+    async def _others_drain(self, waits: Sequence[asyncio.Task[int]]) -> None:
+        """After a stop the other nodes were told too, and may still finish what they do."""
+        if waits:
+            await asyncio.wait(waits, timeout=self.plan.timeouts.drain_s + INIT_END_S)
 
     async def _watch(self, head: Step, head_host: str, port_base: int) -> str:
         """Returns, with the reason, when the cell cannot come to anything."""
@@ -148,10 +158,9 @@ class Launch:
                     )
                     if step is head:
                         return "the head's step does not start: ending the job"
-                elif step.returncode not in (None, 0) and step is not head:
-                    if step.name not in told:
-                        told.add(step.name)
-                        say(f"{step.name} ended with {step.returncode}: going on without it")
+                elif step.returncode not in (None, 0) and not (step is head or step.name in told):
+                    told.add(step.name)
+                    say(f"{step.name} ended with {step.returncode}: going on without it")
             if not came_up:
                 came_up = await _accepts(head_host, port_base + ports.CONTROLLER)
                 if not came_up and time.monotonic() > deadline:

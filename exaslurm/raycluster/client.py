@@ -142,5 +142,3 @@ def driver_environ(environ: Mapping[str, str], hosts: list[str]) -> dict[str, st
     known = [part for part in env.get("no_proxy", env.get("NO_PROXY", "")).split(",") if part]
     env["no_proxy"] = env["NO_PROXY"] = ",".join(dict.fromkeys([*known, *hosts]))
     return env
-
-

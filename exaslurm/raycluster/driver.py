@@ -85,21 +85,28 @@ def _connect(address: str, deadline_s: float) -> None:
 
     deadline = time.monotonic() + deadline_s
     while True:
-        try:
-            ray.init(
-                address=address,
-                namespace=NAMESPACE,
-                log_to_driver=False,
-                logging_level="ERROR",
-                configure_logging=False,
-            )
+        error = _init(ray, address)
+        if error is None:
             return
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError):
-            # The GCS answers before the head's own raylet has registered with it.
-            ray.shutdown()
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_CONNECT_PAUSE_S)
+        if time.monotonic() > deadline:
+            raise error
+        time.sleep(_CONNECT_PAUSE_S)
+
+
+def _init(ray: Any, address: str) -> Exception | None:
+    """One try; the GCS answers before the head's own raylet has registered with it."""
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        ray.shutdown()
+        return error
+    return None
 
 
 def _nodes(_request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -159,7 +166,9 @@ def _table() -> dict[str, dict[str, Any]]:
 def _fits(entry: dict[str, Any], group: dict[str, Any]) -> bool:
     import ray
 
-    bundles = [dict(bundle) for _, bundle in sorted(entry["bundles"].items(), key=lambda b: int(b[0]))]
+    bundles = [
+        dict(bundle) for _, bundle in sorted(entry["bundles"].items(), key=lambda b: int(b[0]))
+    ]
     if bundles != [{k: float(v) for k, v in b.items()} for b in group["bundles"]]:
         return False
     labels = {node["NodeID"]: node.get("Labels", {}) for node in ray.nodes() if node["Alive"]}

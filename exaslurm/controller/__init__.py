@@ -1,0 +1,1 @@
+"""The cell's controller: who is there, what runs where, what is ready, who must know."""

@@ -1,0 +1,231 @@
+"""The cell as a state machine: reports and canary results in, desired states and answers out.
+
+Pure: no I/O, and the caller brings the time (monotonic seconds). The server around it does what
+is asked for here: writes the binding, pushes desired states, sends canaries, publishes records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from exaslurm.controller.desired import DesiredBook
+from exaslurm.controller.memory import ControllerMemory, ReplicaMemory
+from exaslurm.controller.nodes import Membership
+from exaslurm.controller.ray_view import RayView
+from exaslurm.controller.replicas import Process, Replica, make_replica
+from exaslurm.core import ports
+from exaslurm.core.binding import CellBinding, ReplicaBinding
+from exaslurm.core.cell import AgentReport, CellRecord, CellState, DesiredState
+from exaslurm.core.facts import NodeFacts
+from exaslurm.core.marker import BootstrapMarker
+from exaslurm.core.plan import Plan
+
+LEASE_S = 30.0
+
+Phase = Literal["nodes", "ray", "engines", "serving", "degraded", "stopping", "failed"]
+
+
+class Cell:
+    """Everything the controller knows."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        marker: BootstrapMarker,
+        *,
+        generation: int,
+        now: float,
+        submitted_s: float | None = None,
+    ) -> None:
+        self.plan = plan
+        self.cell = plan.cell(marker.cell)
+        self.marker = marker
+        self.generation = generation
+        self.members = Membership(marker, self.cell, now=now, deadline_s=plan.timeouts.nodes_s)
+        self.ray = RayView(plan.ray, epoch=1, now=now)
+        self.book = DesiredBook()
+        self.replicas: dict[str, Replica] = {}
+        self.binding: CellBinding | None = None
+        self.stopping = False
+        self.failure: str | None = None
+        self._submitted_s = submitted_s if submitted_s is not None else marker.started_s
+        self._engines_started = False
+        self._served_once = False
+
+    # -- what comes in
+
+    def recall(self, binding: CellBinding | None, memory: ControllerMemory | None) -> None:
+        """Go on where an earlier controller of this job was: engines that run are not touched,
+        and those that served are ready until their canary says otherwise."""
+        if binding is None:
+            return
+        self.bind(binding)
+        self._engines_started = True
+        if memory is None or memory.started_s != self.marker.started_s:
+            return
+        self.ray.epoch = max(self.ray.epoch, memory.ray_epoch)
+        for name, remembered in memory.replicas.items():
+            if name in self.replicas:
+                self.replicas[name].presumed = remembered.process
+                self.replicas[name].phases = remembered.phases
+
+    def on_report(self, report: AgentReport, now: float) -> DesiredState:
+        """Take a report; answers what the node shall run. AllocationError for a foreign node."""
+        node = self.members.on_report(report, now)
+        self.book.seen(report.node, report.seen_version)
+        if node is self.members.head:
+            facts = report.facts
+            self.ray.on_head(report.ray, facts.address, facts.port_base + ports.RAY_GCS, now)
+        for status in report.engines:
+            replica = self.replicas.get(status.replica)
+            if replica is not None and replica.binding.node == report.node:
+                replica.on_engine(status, now)
+        self._note_reserve()
+        self.advance(now)
+        return self.book.get(report.node)
+
+    def bind(self, binding: CellBinding) -> None:
+        """Take the places of all replicas."""
+        self.binding = binding
+        for place in binding.replicas:
+            if place.id not in self.replicas:
+                self.replicas[place.id] = make_replica(self.plan, place)
+        self._note_reserve()
+
+    def move(self, replica: Replica, place: ReplicaBinding) -> None:
+        """Give a replica another place."""
+        assert self.binding is not None
+        replica.move(place)
+        places = tuple(place if old.id == place.id else old for old in self.binding.replicas)
+        self.binding = dataclasses.replace(self.binding, replicas=places)
+
+    def on_canary(self, replica: Replica, process: Process, cause: str | None, now: float) -> None:
+        """The end of a canary."""
+        replica.on_canary(process, cause, now)
+        self._served_once = self._served_once or self._all_ready()
+
+    def stop(self) -> None:
+        """Nothing shall run any more."""
+        self.stopping = True
+        for replica in self.replicas.values():
+            replica.draining = True
+
+    # -- what follows from it
+
+    def wanted_in_ray(self, now: float) -> frozenset[str]:
+        """Names of the nodes that should be in Ray."""
+        return frozenset(node.name for node in self.members.joined(now))
+
+    def wants_binding(self, now: float) -> list[NodeFacts] | None:
+        """Facts of the nodes to bind to, if that is due; None otherwise."""
+        if self.binding is not None or self.stopping or not self.members.settled(now):
+            return None
+        return [node.report.facts for node in self.members.known() if node.report is not None]
+
+    def advance(self, now: float) -> list[str]:
+        """Bring the desired states up to date; names of the nodes whose state changed."""
+        self.ray.advance(now)
+        if self.binding is not None and not self._engines_started:
+            self._engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
+        places: dict[str, list[ReplicaBinding]] = {}
+        if self._engines_started and not self.stopping:
+            for replica in self.replicas.values():
+                places.setdefault(replica.binding.node, []).append(replica.binding)
+        return [
+            node.name
+            for node in self.members.known()
+            if self.book.set(
+                node.name,
+                ray=None if self.stopping else self.ray.target,
+                engines=places.get(node.name, ()),
+                stop=self.stopping,
+            )
+        ]
+
+    def canaries_due(self, now: float) -> list[Replica]:
+        """Replicas to send a real request now."""
+        return [replica for replica in self.replicas.values() if replica.wants_canary(now)]
+
+    def _all_ready(self) -> bool:
+        return bool(self.replicas) and all(r.state == "ready" for r in self.replicas.values())
+
+    def _note_reserve(self) -> None:
+        for replica in self.replicas.values():
+            node = self.members.nodes.get(replica.binding.node)
+            if replica.phases.reserve_s is None and node is not None and node.report is not None:
+                # Two hosts' clocks: a small negative difference means "at once".
+                seconds = max(0.0, node.report.started_s - self._submitted_s)
+                replica.phases = dataclasses.replace(replica.phases, reserve_s=seconds)
+
+    # -- what goes out
+
+    def phase(self) -> Phase:
+        """How far the cell is."""
+        if self.stopping:
+            return "failed" if self.failure else "stopping"
+        if self.failure:
+            return "failed"
+        if self.binding is None:
+            return "nodes"
+        if not self._engines_started:
+            return "ray"
+        states = [replica.state for replica in self.replicas.values()]
+        if all(state == "ready" for state in states):
+            return "serving"
+        if self._served_once or ("failed" in states and "ready" in states):
+            return "degraded"
+        return "engines"
+
+    def cause(self, now: float) -> str | None:
+        """The first cause of what is wrong, in the order of bring-up."""
+        if self.failure or self.stopping:
+            return self.failure
+        problem = self.members.problem(now)
+        if problem is not None:
+            return problem
+        for replica in self.replicas.values():
+            if replica.cause is not None:
+                return f"{replica.id} on {replica.binding.node}: {replica.cause}"
+        return self.ray.cause if self.binding is not None and not self._engines_started else None
+
+    def state(self, now: float, seq: int) -> CellState:
+        """The answer to ``GET /v1/state``."""
+        return CellState(
+            deployment=self.plan.deployment,
+            cell=self.cell.name,
+            plan_hash=self.plan.hash,
+            job_id=self.marker.job_id,
+            seq=seq,
+            phase=self.phase(),
+            cause=self.cause(now),
+            nodes=self.members.states(now),
+            ray=self.ray.state(self.wanted_in_ray(now)),
+            replicas=tuple(replica.status() for replica in self.replicas.values()),
+            notes=self.binding.notes if self.binding else (),
+        )
+
+    def record(self, state_url: str) -> CellRecord:
+        """What the registry shall say, with ``seq`` 0: the publisher counts."""
+        return CellRecord(
+            deployment=self.plan.deployment,
+            cell=self.cell.name,
+            generation=self.generation,
+            plan_hash=self.plan.hash,
+            job_id=self.marker.job_id,
+            seq=0,
+            lease_s=LEASE_S,
+            state_url=state_url,
+            replicas=tuple(replica.record() for replica in self.replicas.values()),
+        )
+
+    def memory(self) -> ControllerMemory:
+        """What the next controller of this job must know."""
+        return ControllerMemory(
+            started_s=self.marker.started_s,
+            ray_epoch=self.ray.epoch,
+            replicas={
+                replica.id: ReplicaMemory(process=replica.verified, phases=replica.phases)
+                for replica in self.replicas.values()
+            },
+        )

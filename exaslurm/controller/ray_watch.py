@@ -1,0 +1,137 @@
+"""Keeps the view of Ray current: a driver for the present epoch, its nodes, its groups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from exaslurm.controller.cell import Cell
+from exaslurm.core.cell import RayTarget
+from exaslurm.raycluster.client import RayClient, RayError, driver_environ
+from exaslurm.raycluster.start import NODE_LABEL, SLOT_RESOURCE, auth_env
+from exaslurm.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+_CONNECT_S = 60.0
+_CALL_S = 20.0
+_FAST_S, _SLOW_S = 0.25, 2.0
+_TRIES = 3
+
+
+class RayWatch:
+    """One driver process at a time; ``changed`` is called when the view changed."""
+
+    def __init__(
+        self, cell: Cell, run_dir: RunDir, environ: Mapping[str, str], changed: Callable[[], None]
+    ) -> None:
+        self._cell = cell
+        self._run_dir = run_dir
+        self._environ = environ
+        self._changed = changed
+        self._client: RayClient | None = None
+        self._groups_set: Mapping[str, Any] | None = None
+        self.group_states: dict[str, str] = {}
+
+    async def run(self) -> None:
+        """For ever (until cancelled, which ends the driver)."""
+        if not self._cell.ray.enabled:
+            return
+        try:
+            while True:
+                target = self._cell.ray.target
+                if target is None or self._cell.stopping:
+                    await asyncio.sleep(_FAST_S)
+                    continue
+                try:
+                    await self._follow(target)
+                except RayError as error:
+                    if target == self._cell.ray.target:
+                        log.warning("Ray (epoch %d): %s", target.epoch, error)
+                        self._cell.ray.lost(str(error), time.monotonic())
+                        self._changed()
+                        await asyncio.sleep(_FAST_S)
+                finally:
+                    await self._drop()
+        finally:
+            await self._drop()
+
+    async def _follow(self, target: RayTarget) -> None:
+        """Watch one epoch until there is another; RayError when it is lost."""
+        await self._gcs_accepts(target)
+        if target != self._cell.ray.target:
+            return
+        address = f"{target.head_address}:{target.gcs_port}"
+        hosts = [target.head_address, "localhost", "127.0.0.1"]
+        environ = driver_environ({**self._environ, **auth_env(self._run_dir)}, hosts)
+        self._client = await RayClient.connect(address, environ, deadline_s=_CONNECT_S)
+        log.info("Ray (epoch %d): connected to %s", target.epoch, address)
+        failures = 0
+        while target == self._cell.ray.target and not self._cell.stopping:
+            complete = False
+            try:
+                complete = await self._look(self._client)
+                failures = 0
+            except RayError as error:
+                failures += 1
+                if failures >= _TRIES or not self._client.is_alive:
+                    raise
+                log.info("Ray (epoch %d): %s", target.epoch, error)
+            await asyncio.sleep(_SLOW_S if complete else _FAST_S)
+
+    async def _gcs_accepts(self, target: RayTarget) -> None:
+        """Until the GCS port takes connections; the head's agent tells if it never will."""
+        while target == self._cell.ray.target and not self._cell.stopping:
+            try:
+                _, writer = await asyncio.wait_for(
+                    asyncio.open_connection(target.head_address, target.gcs_port), 2.0
+                )
+            except (OSError, asyncio.TimeoutError):
+                await asyncio.sleep(_FAST_S)
+                continue
+            writer.close()
+            return
+
+    async def _look(self, client: RayClient) -> bool:
+        nodes = await client.nodes(timeout_s=_CALL_S)
+        now = time.monotonic()
+        names = {node["labels"].get(NODE_LABEL, "") for node in nodes if node["alive"]}
+        wanted = self._cell.wanted_in_ray(now)
+        before = (self._cell.ray.alive, self._cell.ray.connected)
+        self._cell.ray.on_nodes(names, wanted, now)
+        if before != (self._cell.ray.alive, self._cell.ray.connected):
+            self._changed()
+        complete = self._cell.ray.complete(wanted)
+        if complete:
+            await self._record_groups(client)
+        return complete
+
+    async def _record_groups(self, client: RayClient) -> None:
+        """Tell Ray what the controller decided, so that users' Ray work fits around it."""
+        groups = {replica.id: group_of(replica.binding) for replica in self._cell.replicas.values()}
+        if groups != self._groups_set:
+            self.group_states = await client.set_groups(groups, timeout_s=_CALL_S)
+            self._groups_set = groups
+        elif any(state != "CREATED" for state in self.group_states.values()):
+            self.group_states = await client.group_states(timeout_s=_CALL_S)
+
+    async def _drop(self) -> None:
+        client, self._client = self._client, None
+        self._groups_set = None
+        self.group_states = {}
+        if client is not None:
+            await client.close()
+
+
+def group_of(binding: Any) -> dict[str, Any]:
+    """The placement group of a replica: one bundle on its node. Cores that it shares with other
+    replicas (a node smaller than Slurm was told) are not taken from Ray's count."""
+    bundle: dict[str, float] = {SLOT_RESOURCE: 1}
+    if binding.gpus:
+        bundle["GPU"] = len(binding.gpus)
+    if binding.pinned and binding.cores:
+        bundle["CPU"] = len(binding.cores)
+    return {"bundles": [bundle], "selectors": [{NODE_LABEL: binding.node}]}

@@ -1,0 +1,219 @@
+"""What each replica is for clients, from what its agent says and what the canary found. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.cell import (
+    EnginePhase,
+    EngineStatus,
+    PhaseTimes,
+    ReplicaRecord,
+    ReplicaState,
+    ReplicaStatus,
+)
+from exaslurm.core.plan import ModelPlan, Plan, ShardPlan
+
+# An engine that ended this often without having served in between is tried on another node.
+MAX_FAILURES = 4
+CANARY_PAUSE_S = 2.0
+
+_STATES: dict[EnginePhase, ReplicaState] = {
+    "waiting": "pending",
+    "staging": "staging",
+    "loading": "loading",
+    "healthy": "warming",
+    "failed": "failed",
+    "stopping": "draining",
+    "stopped": "stopped",
+}
+
+Process = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica of the cell. ``verified`` is the process that answered the canary; times are
+    monotonic seconds."""
+
+    binding: ReplicaBinding
+    model: ModelPlan
+    shard: ShardPlan
+    phases: PhaseTimes = field(default_factory=PhaseTimes)
+    engine: EngineStatus | None = None
+    verified: Process | None = None
+    presumed: Process | None = None
+    healthy_s: float | None = None
+    ready_s: float | None = None
+    canary_due_s: float = 0.0
+    canary_runs: bool = False
+    canary_cause: str | None = None
+    unreachable: str | None = None
+    draining: bool = False
+    failures_forgiven: int = 0
+    moved_from: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.binding.id
+
+    @property
+    def url(self) -> str:
+        """The advertised address of the engine."""
+        host = self.binding.address
+        return (
+            f"http://[{host}]:{self.binding.port}"
+            if ":" in host
+            else (f"http://{host}:{self.binding.port}")
+        )
+
+    @property
+    def process(self) -> Process | None:
+        """The engine's process, if it has one."""
+        if self.engine is None or self.engine.pid is None or self.engine.start_ticks is None:
+            return None
+        return self.engine.pid, self.engine.start_ticks
+
+    @property
+    def failures(self) -> int:
+        """How often the engine ended since it last served."""
+        return max(0, (self.engine.restarts if self.engine else 0) - self.failures_forgiven)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether its agent gets 200 from /health."""
+        return self.engine is not None and self.engine.phase == "healthy"
+
+    def on_engine(self, status: EngineStatus, now: float) -> None:
+        """What the agent says about the engine."""
+        before = self.process
+        was_healthy = self.is_healthy
+        self.engine = status
+        self.unreachable = None
+        stage_s, load_s = status.stage_s, status.load_s
+        self.phases = dataclasses.replace(
+            self.phases,
+            stage_s=self.phases.stage_s if stage_s is None else stage_s,
+            load_s=self.phases.load_s if load_s is None else load_s,
+        )
+        if self.is_healthy and (not was_healthy or self.process != before):
+            self.healthy_s = now
+            self.canary_due_s = now
+            self.canary_cause = None
+
+    def wants_canary(self, now: float) -> bool:
+        """Whether a real request is due."""
+        return (
+            self.is_healthy
+            and not self.canary_runs
+            and not self.draining
+            and self.process is not None
+            and self.process != self.verified
+            and now >= self.canary_due_s
+        )
+
+    def on_canary(self, process: Process, cause: str | None, now: float) -> None:
+        """The end of a canary: ``cause`` is None if the process answered."""
+        self.canary_runs = False
+        if process != self.process or not self.is_healthy:
+            return
+        self.presumed = None
+        self.canary_cause = cause
+        if cause is not None:
+            self.canary_due_s = now + CANARY_PAUSE_S
+            return
+        self.verified = process
+        self.ready_s = now
+        self.failures_forgiven = self.engine.restarts if self.engine else 0
+        if self.phases.warm_up_s is None and self.healthy_s is not None:
+            self.phases = dataclasses.replace(self.phases, warm_up_s=now - self.healthy_s)
+
+    def on_published(self, now: float) -> None:
+        """A record that calls it ready is in the registry."""
+        if self.phases.register_s is None and self.ready_s is not None:
+            self.phases = dataclasses.replace(self.phases, register_s=now - self.ready_s)
+
+    @property
+    def state(self) -> ReplicaState:
+        """What it is for clients."""
+        if self.draining:
+            return "draining"
+        if self.unreachable is not None:
+            return "failed"
+        if self.engine is None:
+            return "pending"
+        answered = self.process is not None and self.process in (self.verified, self.presumed)
+        if self.is_healthy and answered:
+            return "ready"
+        return _STATES[self.engine.phase]
+
+    @property
+    def cause(self) -> str | None:
+        """Why it is not ready, if there is a reason other than time."""
+        if self.unreachable is not None:
+            return self.unreachable
+        if self.engine is not None and self.engine.cause and not self.is_healthy:
+            return self.engine.cause
+        return self.canary_cause if self.state == "warming" else None
+
+    def move(self, binding: ReplicaBinding) -> None:
+        """Start anew in another place."""
+        self.moved_from = (*self.moved_from, self.binding.node)
+        self.binding = binding
+        self.engine = None
+        self.verified = self.presumed = None
+        self.healthy_s = self.ready_s = None
+        self.canary_cause = self.unreachable = None
+        self.canary_runs = False
+        self.failures_forgiven = 0
+        self.phases = PhaseTimes(reserve_s=self.phases.reserve_s)
+
+    def status(self) -> ReplicaStatus:
+        """For ``CellState``."""
+        engine = self.engine
+        return ReplicaStatus(
+            id=self.id,
+            model=self.binding.model,
+            shard=self.binding.shard,
+            served_names=self.shard.served_names,
+            state=self.state,
+            node=self.binding.node,
+            url=self.url,
+            restarts=engine.restarts if engine else 0,
+            cause=self.cause,
+            phases=self.phases,
+            max_model_len=engine.max_model_len if engine else None,
+            load=engine.load if engine else None,
+            cores=self.binding.cores,
+            cores_actual=engine.cpus_actual if engine else None,
+            gpus=self.binding.gpus,
+            pid=engine.pid if engine else None,
+            simulated=self.model.engine.kind == "simulated",
+        )
+
+    def record(self) -> ReplicaRecord:
+        """For the registry."""
+        return ReplicaRecord(
+            id=self.id,
+            model=self.binding.model,
+            shard=self.binding.shard,
+            served_names=self.shard.served_names,
+            url=self.url,
+            node=self.binding.node,
+            ready=self.state == "ready",
+            max_model_len=self.engine.max_model_len if self.engine else None,
+            weight=self.shard.weight,
+            priority=self.shard.priority,
+            simulated=self.model.engine.kind == "simulated",
+        )
+
+
+def make_replica(plan: Plan, binding: ReplicaBinding) -> Replica:
+    """A replica that has not started; KeyError if the plan lacks its model or shard."""
+    model = plan.model(binding.model)
+    for shard in model.shards:
+        if shard.name == binding.shard:
+            return Replica(binding, model, shard)
+    raise KeyError(binding.shard)
