@@ -1,0 +1,73 @@
+"""``endpoint.json``: the routers that serve a deployment now."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from exaslurm.core.codec import dumps, loads
+from exaslurm.core.submission import Endpoint, RouterAddress
+from exaslurm.errors import StateError
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import read_text, write_atomic
+from exaslurm.util.lock import file_lock
+from exaslurm.util.process import is_alive, start_ticks
+
+
+def read_endpoint(run_dir: RunDir) -> Endpoint:
+    """The routers on record, living or not; none if there is no file."""
+    if not run_dir.endpoint.exists():
+        return Endpoint(deployment=run_dir.deployment)
+    return loads(Endpoint, read_text(run_dir.endpoint), where=str(run_dir.endpoint))
+
+
+def own_address(url: str) -> RouterAddress:
+    """The entry of this process."""
+    ticks = start_ticks(os.getpid())
+    assert ticks is not None
+    return RouterAddress(
+        url=url,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        start_ticks=ticks,
+        started_s=time.time(),
+    )
+
+
+def publish(run_dir: RunDir, own: RouterAddress) -> None:
+    """Add an entry; dead ones of this host go."""
+    _change(run_dir, lambda others: (*others, own), own)
+
+
+def withdraw(run_dir: RunDir, own: RouterAddress) -> None:
+    """Remove an entry; dead ones of this host go too."""
+    _change(run_dir, lambda others: others, own)
+
+
+def _change(
+    run_dir: RunDir,
+    entries: Callable[[tuple[RouterAddress, ...]], tuple[RouterAddress, ...]],
+    own: RouterAddress,
+) -> None:
+    lock = run_dir.endpoint.with_name(".endpoint.lock")
+    with file_lock(lock):
+        try:
+            endpoint = read_endpoint(run_dir)
+        except StateError:  # damaged: what lives writes itself again
+            endpoint = Endpoint(deployment=run_dir.deployment)
+        others = tuple(
+            item for item in endpoint.routers if not _same(item, own) and _may_live(item)
+        )
+        fresh = dataclasses.replace(endpoint, routers=entries(others))
+        write_atomic(run_dir.endpoint, dumps(fresh, indent=1))
+
+
+def _same(one: RouterAddress, other: RouterAddress) -> bool:
+    return (one.host, one.pid, one.start_ticks) == (other.host, other.pid, other.start_ticks)
+
+
+def _may_live(item: RouterAddress) -> bool:
+    return item.host != socket.gethostname() or is_alive(item.pid, item.start_ticks)

@@ -1,0 +1,80 @@
+"""What a router looks at in its run directory: keys, whether it shall run, whether it is listed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+
+from exaslurm.core.submission import RouterAddress
+from exaslurm.errors import ExaslurmError, StateError
+from exaslurm.gateway.endpoint import publish, read_endpoint
+from exaslurm.keys.clients import ClientKeys
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import read_text
+from exaslurm.util.iothread import IoThread
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 1.0
+_TIMEOUT_S = 10.0
+
+
+class Watch:
+    """Looks once a second, on a helper thread; calls ``stop`` with the reason for the end."""
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        keys: ClientKeys,
+        own: RouterAddress,
+        files: IoThread,
+        stop: Callable[[str], None],
+    ) -> None:
+        self._run_dir = run_dir
+        self._keys = keys
+        self._own = own
+        self._files = files
+        self._stop = stop
+        self._trouble: str | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled, or until the router shall end."""
+        while True:
+            trouble = None
+            try:
+                reason = await self._files.run(self._look, timeout_s=_TIMEOUT_S)
+            except ExaslurmError as error:
+                reason, trouble = None, str(error)
+            if trouble and trouble != self._trouble:
+                log.warning("going on with what is known: %s", trouble)
+            self._trouble = trouble
+            if reason is not None:
+                self._stop(reason)
+                return
+            await asyncio.sleep(_EVERY_S)
+
+    def _look(self) -> str | None:
+        """On the helper thread. The reason to end, None to go on."""
+        if not self._run_dir.path.is_dir():
+            return f"{self._run_dir.path} is gone"
+        if not wants_run(self._run_dir):
+            return "the deployment is to stop"
+        if self._keys.refresh():
+            log.info("client keys read")
+        if self._own not in read_endpoint(self._run_dir).routers:
+            publish(self._run_dir, self._own)
+        return None
+
+
+def wants_run(run_dir: RunDir) -> bool:
+    """What ``desired.json`` says; true without one. StateError if it is damaged."""
+    path = run_dir.desired
+    if not path.exists():
+        return True
+    try:
+        data = json.loads(read_text(path))
+        return bool(data["run"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{path} cannot be understood") from error

@@ -1,0 +1,99 @@
+"""From what a cell says now and what it wrote down to the replicas that a router sees. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from exaslurm.core.cell import CellRecord, ReplicaRecord
+from exaslurm.errors import RegistryError
+from exaslurm.registry.replica import Replica
+
+Replicas = dict[str, Replica]
+
+# A controller that has just been started (again) does not know its replicas yet: what it says
+# of them then is no reason to leave one alone that answers.
+_KNOWS_LITTLE = frozenset(("nodes", "ray"))
+_NOT_KNOWN_YET = frozenset(("pending", "warming"))
+
+
+def from_record(record: CellRecord) -> Replicas:
+    """The replicas of a registry record."""
+    return {
+        item.id: Replica(
+            id=item.id,
+            cell=record.cell,
+            model=item.model,
+            served_names=item.served_names,
+            url=item.url,
+            node=item.node,
+            ready=item.ready,
+            state="ready" if item.ready else "not ready",
+            max_model_len=item.max_model_len,
+            weight=item.weight,
+            priority=item.priority,
+            simulated=item.simulated,
+        )
+        for item in record.replicas
+    }
+
+
+def from_state(raw: bytes, record: CellRecord, known: Mapping[str, Replica]) -> Replicas:
+    """The replicas that an answer to ``GET /v1/state`` tells of, given what was known before.
+
+    Only the fields a router needs are looked at, so that cells of another version can be
+    served. RegistryError if the answer is not that of the record's cell.
+    """
+    try:
+        data = json.loads(raw)
+        if data["deployment"] != record.deployment or data["cell"] != record.cell:
+            raise RegistryError(
+                f"{record.state_url} is the controller of {data['deployment']}/{data['cell']}, "
+                f"not of {record.deployment}/{record.cell}"
+            )
+        phase = data["phase"]
+        written = {item.id: item for item in record.replicas}
+        fresh = {
+            item["id"]: _replica(item, record.cell, written.get(item["id"]))
+            for item in data["replicas"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        raise RegistryError(f"no cell state at {record.state_url}: {error!r}") from error
+    if phase in _KNOWS_LITTLE:
+        for ident, before in known.items():
+            if before.ready and ident not in fresh:
+                fresh[ident] = before
+    return {ident: _settle(new, known.get(ident)) for ident, new in fresh.items()}
+
+
+def _settle(new: Replica, before: Replica | None) -> Replica:
+    """The new word on a replica, unless it only means that the controller does not know yet."""
+    if before is None or not before.ready or new.ready or new.state not in _NOT_KNOWN_YET:
+        return new
+    same = new.url == before.url and new.pid in (None, before.pid)
+    return dataclasses.replace(new, ready=True, pid=before.pid) if same else new
+
+
+def _replica(item: Mapping[str, Any], cell: str, written: ReplicaRecord | None) -> Replica:
+    state = item["state"]
+    load = item.get("load") or {}
+    return Replica(
+        id=item["id"],
+        cell=cell,
+        model=item["model"],
+        served_names=tuple(item["served_names"]),
+        url=item["url"],
+        node=item["node"],
+        ready=state in ("ready", "draining"),
+        draining=state == "draining",
+        sleeping=bool(load.get("sleeping", False)),
+        state=state,
+        cause=item.get("cause"),
+        pid=item.get("pid"),
+        max_model_len=item.get("max_model_len"),
+        weight=written.weight if written else 1.0,
+        priority=written.priority if written else 0,
+        simulated=bool(item.get("simulated", False)),
+    )

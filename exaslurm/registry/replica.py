@@ -1,0 +1,70 @@
+"""A replica as routers see it, and where routers get replicas from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One replica: how to reach it, and whether it takes requests.
+
+    ``ready`` is what its cell says; ``draining`` and ``sleeping`` replicas live but shall get
+    nothing new. ``url`` is the engine's base address. ``cause`` tells why it is not ready.
+    """
+
+    id: str
+    cell: str
+    model: str
+    served_names: tuple[str, ...]
+    url: str
+    node: str
+    ready: bool
+    draining: bool = False
+    sleeping: bool = False
+    state: str = ""
+    cause: str | None = None
+    pid: int | None = None
+    max_model_len: int | None = None
+    weight: float = 1.0
+    priority: int = 0
+    simulated: bool = False
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.ready and not self.draining and not self.sleeping
+
+
+Listener = Callable[[Sequence[Replica]], None]
+
+
+class ReplicaSource(Protocol):
+    """Where a router learns of replicas: the registry, or a list."""
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call ``listener`` with all replicas now and after each change (in the event loop)."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """JSON data for the router's ``/status``."""
+
+
+class StaticSource:
+    """Replicas that are known from the start; ``replace`` changes them."""
+
+    def __init__(self, replicas: Sequence[Replica] = ()) -> None:
+        self._replicas = tuple(replicas)
+        self._listeners: list[Listener] = []
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+        listener(self._replicas)
+
+    def replace(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = tuple(replicas)
+        for listener in self._listeners:
+            listener(self._replicas)
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"kind": "static"}

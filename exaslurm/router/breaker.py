@@ -1,0 +1,68 @@
+"""When a replica that fails is left alone, and when it is tried again. Pure."""
+
+from __future__ import annotations
+
+FAILURES_TO_OPEN = 3
+FIRST_WAIT_S = 1.0
+MAX_WAIT_S = 30.0
+
+
+class Breaker:
+    """Counts failures in a row of one replica.
+
+    closed: used. open: left alone until ``retry_at_s``. probing: one request tries it; its
+    outcome closes the breaker, or opens it for twice as long. Clocks are the caller's
+    (monotonic seconds).
+    """
+
+    __slots__ = ("_failures", "_wait_s", "retry_at_s", "state")
+
+    def __init__(self) -> None:
+        self.state: str = "closed"
+        self.retry_at_s = 0.0
+        self._failures = 0
+        self._wait_s = FIRST_WAIT_S
+
+    @property
+    def closed(self) -> bool:
+        return self.state == "closed"
+
+    def success(self) -> bool:
+        """A request was answered; true if that closes the breaker."""
+        self._failures = 0
+        self._wait_s = FIRST_WAIT_S
+        reopened = not self.closed
+        self.state = "closed"
+        return reopened
+
+    def failure(self, now_s: float, *, fatal: bool = False) -> bool:
+        """A request failed (``fatal``: nobody listens there, no need to count); true if that
+        opens the breaker, or opens it anew."""
+        self._failures += 1
+        if self.state == "open":
+            return False  # a request from before it opened
+        if self.state == "probing":
+            self._wait_s = min(self._wait_s * 2, MAX_WAIT_S)
+        elif not fatal and self._failures < FAILURES_TO_OPEN:
+            return False
+        self.state = "open"
+        self.retry_at_s = now_s + self._wait_s
+        return True
+
+    def may_probe(self, now_s: float) -> bool:
+        return self.state == "open" and now_s >= self.retry_at_s
+
+    def begin_probe(self) -> None:
+        self.state = "probing"
+
+    def abandon_probe(self, now_s: float) -> bool:
+        """The probing request told nothing (its client left); true if another may probe now."""
+        if self.state != "probing":
+            return False
+        self.state = "open"
+        self.retry_at_s = now_s
+        return True
+
+    def reset(self) -> bool:
+        """Its cell says that it is newly ready; true if that closes the breaker."""
+        return self.success()

@@ -1,0 +1,50 @@
+"""The router's own errors, in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "RequestTooLargeError",
+    500: "InternalServerError",
+    502: "BadGatewayError",
+    503: "ServiceUnavailableError",
+}
+
+
+class RequestError(Exception):
+    """A request that the router answers itself. ``param`` names the field at fault."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        return error_body(self.status, self.message, self.param)
+
+
+def error_body(status: int, message: str, param: str | None = None) -> bytes:
+    """``{"error": {"message", "type", "param", "code"}}``, as vLLM writes it."""
+    error = {
+        "message": message,
+        "type": _TYPES.get(status, "InternalServerError" if status >= 500 else "BadRequestError"),
+        "param": param,
+        "code": status,
+    }
+    return json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":")).encode()

@@ -1,0 +1,76 @@
+"""JSON of the router's own pages."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from exaslurm.keys.clients import KeyInfo
+from exaslurm.registry.replica import ReplicaSource
+from exaslurm.router.table import Group, Table
+
+STATUS_SCHEMA = "exaslurm/router/1"
+
+
+def models_page(table: Table, key: KeyInfo, created_s: float) -> dict[str, Any]:
+    """``/v1/models`` in OpenAI's form: the served names that are ready and that the key may use."""
+    cards = (model_card(table, key, name, created_s) for name in table.names)
+    return {"object": "list", "data": [card for card in cards if card is not None]}
+
+
+def model_card(table: Table, key: KeyInfo, name: str, created_s: float) -> dict[str, Any] | None:
+    """One model, None if it is unknown, not ready, or not for this key."""
+    group = table.group(name)
+    if group is None or not group.usable or not key.allows(name):
+        return None
+    lengths = [t.replica.max_model_len for t in group.usable if t.replica.max_model_len]
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(created_s),
+        "owned_by": "exaslurm",
+        "root": group.usable[0].replica.model,
+        "parent": None,
+        "max_model_len": min(lengths, default=None),
+        "permission": [],
+    }
+
+
+def status_page(
+    deployment: str, table: Table, source: ReplicaSource, started_s: float
+) -> dict[str, Any]:
+    """What this router knows and does."""
+    return {
+        "schema": STATUS_SCHEMA,
+        "deployment": deployment,
+        "uptime_s": round(time.time() - started_s, 1),
+        "models": [_model(table.group(name)) for name in table.names],
+        "replicas": [
+            {
+                "id": target.replica.id,
+                "cell": target.replica.cell,
+                "model": target.replica.model,
+                "node": target.replica.node,
+                "url": target.replica.url,
+                "state": target.replica.state,
+                "takes_requests": target.replica.takes_requests,
+                "breaker": target.breaker.state,
+                "outstanding": target.outstanding,
+                "simulated": target.replica.simulated,
+                "cause": target.replica.cause,
+            }
+            for target in table.targets
+        ],
+        "source": dict(source.describe()),
+    }
+
+
+def _model(group: Group | None) -> dict[str, Any]:
+    assert group is not None
+    return {
+        "name": group.name,
+        "replicas": len(group.members),
+        "ready": len(group.usable),
+        "ejected": len(group.usable) - len(group.closed),
+        "outstanding": sum(target.outstanding for target in group.members),
+    }
