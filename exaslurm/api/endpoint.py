@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from exaslurm.core.submission import RouterAddress
 from exaslurm.errors import NotReadyError
 from exaslurm.rundir import RunDir
 from exaslurm.status.collect import read_routers
+from exaslurm.status.routers import is_loopback
 from exaslurm.util.process import is_alive
 
 
@@ -34,20 +34,9 @@ def find_endpoint(run_dir: RunDir) -> list[RouterAddress]:
     return sorted(live, key=lambda router: (router.host != here, -router.started_s))
 
 
-def is_loopback(router: RouterAddress) -> bool:
-    """Whether the router can be reached from its own host only."""
-    host = urlsplit(router.url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def ssh_line(router: RouterAddress) -> str | None:
     """The command that brings a loopback address to another machine; None if none is needed."""
-    if not is_loopback(router):
+    if not is_loopback(router.url):
         return None
     port = urlsplit(router.url).port or 80
     return f"ssh -N -L {port}:127.0.0.1:{port} {router.host}"

@@ -9,6 +9,7 @@ from exaslurm.core.cell import CellState, NodeState, ReplicaStatus
 from exaslurm.core.submission import Submission
 from exaslurm.slurm import states
 from exaslurm.status.model import CellStatus, JobStatus, Phase
+from exaslurm.status.routers import RouterView
 
 # What a local cell's init process is once it is gone: Slurm has no part in it.
 LOCAL_ENDED = "ENDED"
@@ -119,6 +120,34 @@ def judge_records(ready: int, planned: int, *, known: bool) -> Finding:
         f"{ready} of {planned} replicas were ready when the controller last wrote; "
         "it gives no answer now",
     )
+
+
+def judge_routers(
+    views: Sequence[RouterView], planned: int, deployment: str, *, listed: int
+) -> Finding:
+    """Phase of a deployment whose replicas are all ready: do clients reach them?
+
+    ``listed`` routers may be alive; ``views`` are of those that can be asked from here. Those
+    that cannot (loopback of another host) are taken at their word.
+    """
+    known = [view.replicas for view in views if view.replicas is not None]
+    if listed and not views:
+        return Finding("ready")
+    if not views:
+        return Finding(
+            "degraded",
+            "every replica is ready, but no router runs",
+            f"exaslurm logs {deployment} --router; exaslurm gateway {deployment} starts one",
+        )
+    if not known:
+        return Finding(
+            "degraded",
+            f"every replica is ready, but the router at {views[0].url} gives no answer",
+            f"exaslurm logs {deployment} --router",
+        )
+    if max(known) < planned:
+        return Finding("engines", f"the router knows {max(known)} of {planned} replicas so far")
+    return Finding("ready")
 
 
 def first_node_cause(nodes: Sequence[NodeState]) -> str | None:

@@ -24,6 +24,7 @@ from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.status import cause as judge
 from exaslurm.status.logs import last_line
 from exaslurm.status.model import CellStatus, DeploymentStatus, JobStatus, Source
+from exaslurm.status.routers import RouterView, ask_router, is_loopback
 from exaslurm.util.files import read_text
 from exaslurm.util.process import is_alive
 
@@ -198,6 +199,14 @@ class Collector:
     def _may_live(self, submission: Submission) -> bool:
         return submission.state != "stopped" and self._job(submission).state not in judge.ENDED
 
+    def _ask_routers(self, live: tuple[RouterAddress, ...], key: str) -> list[RouterView]:
+        """What the routers say that can be reached from here."""
+        return [
+            ask_router(router, key, HTTP_TIMEOUT_S)
+            for router in live
+            if router.host == self.hostname or not is_loopback(router.url)
+        ]
+
     # -- judgement -----------------------------------------------------------------------------
 
     def _cell(self, disk: _OnDisk, cell: CellPlan, state: CellState | None) -> CellStatus:
@@ -251,13 +260,10 @@ class Collector:
         finding = judge.combine(cells)
         plan = disk.plan
         live = tuple(router for router in disk.routers if self._router_may_live(router))
-        if finding.phase == "ready" and not live and plan.gateway.start_with_submit:
-            finding = judge.Finding(
-                "degraded",
-                "every replica is ready, but no router runs",
-                f"exaslurm logs {plan.deployment} --router; "
-                f"exaslurm gateway {plan.deployment} starts one",
-            )
+        planned = sum(cell.replicas_planned for cell in cells)
+        if finding.phase == "ready" and (live or plan.gateway.start_with_submit):
+            views = [] if disk.internal_key is None else self._ask_routers(live, disk.internal_key)
+            finding = judge.judge_routers(views, planned, plan.deployment, listed=len(live))
         return DeploymentStatus(
             deployment=plan.deployment,
             generation=disk.generation.number,
@@ -269,7 +275,7 @@ class Collector:
             cause=finding.cause,
             remedy=finding.remedy,
             run_wanted=disk.run_wanted,
-            replicas_planned=sum(cell.replicas_planned for cell in cells),
+            replicas_planned=planned,
             replicas_ready=sum(cell.replicas_ready for cell in cells),
             base_url=f"{live[0].url.rstrip('/')}/v1" if live else None,
             routers=live,

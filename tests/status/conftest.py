@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -98,11 +99,13 @@ def make_plan(cells: int = 1, *, start_with_submit: bool = False, layout: Any = 
 
 @dataclass(frozen=True)
 class Controller:
-    """Answers ``/v1/state`` with what ``state`` holds; counts how often."""
+    """Answers ``/v1/state`` with what ``state`` holds, and ``/status`` as a router that has
+    these replicas; notes what was asked."""
 
     url: str
     state: dict[str, CellState]
     asked: list[str]
+    router: list[dict[str, bool]]
 
 
 @dataclass(frozen=True)
@@ -202,13 +205,18 @@ def made(tmp_path: Path) -> Callable[..., Made]:
 def controller(tmp_path: Path) -> Iterator[Controller]:
     states: dict[str, CellState] = {}
     asked: list[str] = []
+    replicas: list[dict[str, bool]] = []
     key_file = RunDir.of(tmp_path / "exaslurm", "hello").internal_key
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.path)
             known = self.headers["Authorization"] == f"Bearer {read_secret(key_file)}"
-            body = dumps(states["now"]).encode() if known else b"{}"
+            body = b"{}"
+            if known and self.path == "/status":
+                body = json.dumps({"replicas": replicas}).encode()
+            elif known:
+                body = dumps(states["now"]).encode()
             self.send_response(200 if known else 401)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -220,6 +228,6 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
-        yield Controller(f"http://127.0.0.1:{server.server_port}", states, asked)
+        yield Controller(f"http://127.0.0.1:{server.server_port}", states, asked, replicas)
         server.shutdown()
         thread.join(5)

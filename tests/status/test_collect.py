@@ -169,18 +169,27 @@ def test_ready_without_the_router_that_was_asked_for_is_degraded(
     status = collect(hello.run_dir, None)
     assert status.phase == "degraded"
     assert "no router runs" in (status.cause or "")
+
+
+def test_ready_is_what_the_router_knows_too(made: Make, controller: Any) -> None:
+    hello = made(start_with_submit=True)
+    hello.submit()
+    hello.record(controller.url, True, True)
+    controller.state["now"] = hello.state("serving", "ready", "ready")
     me, host = os.getpid(), socket.gethostname()
     ticks = start_ticks(me)
     assert ticks is not None
-    router = RouterAddress(
-        url="http://127.0.0.1:8000", host=host, pid=me, start_ticks=ticks, started_s=1.0
-    )
-    dead = RouterAddress(url="http://127.0.0.1:8001", host=host, pid=me, start_ticks=1, started_s=1)
+    router = RouterAddress(url=controller.url, host=host, pid=me, start_ticks=ticks, started_s=1.0)
+    dead = RouterAddress(url="http://127.0.0.1:1", host=host, pid=me, start_ticks=1, started_s=1)
     write_atomic(
         hello.run_dir.endpoint, dumps(Endpoint(deployment="hello", routers=(dead, router)))
     )
+    controller.router.append({"takes_requests": True})
     status = collect(hello.run_dir, None)
-    assert (status.phase, status.base_url) == ("ready", "http://127.0.0.1:8000/v1")
+    assert (status.phase, status.cause) == ("engines", "the router knows 1 of 2 replicas so far")
+    controller.router.append({"takes_requests": True})
+    status = collect(hello.run_dir, None)
+    assert (status.phase, status.base_url) == ("ready", f"{controller.url}/v1")
 
 
 def test_one_cell_of_two_is_gone(made: Make, controller: Any) -> None:

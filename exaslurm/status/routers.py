@@ -1,0 +1,48 @@
+"""What the routers of a deployment say."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import urllib.request
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from exaslurm.core.submission import RouterAddress
+
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# Never through a site's web proxy: routers are in the same cluster.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class RouterView:
+    """``replicas``: how many take requests as this router sees it; None: it gives no answer."""
+
+    url: str
+    replicas: int | None
+
+
+def ask_router(router: RouterAddress, key: str, timeout_s: float) -> RouterView:
+    """Ask one router which replicas it would send requests to."""
+    url = router.url.rstrip("/")
+    request = urllib.request.Request(f"{url}/status", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with _OPENER.open(request, timeout=timeout_s) as answer:
+            page = json.loads(answer.read(_MAX_ANSWER_BYTES))
+        usable = sum(bool(item["takes_requests"]) for item in page["replicas"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return RouterView(url, None)
+    return RouterView(url, usable)
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address can be reached from its own host only."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
