@@ -183,7 +183,8 @@ class GatewayPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole deployment. ``hash`` is the content hash of everything else."""
+    """A whole deployment. ``hash`` is the content hash of everything else. ``notes`` are
+    sentences for the user: where a default came from, what of the spec has no effect."""
 
     schema: Literal["exaslurm/plan/1"] = PLAN_SCHEMA
     hash: str = ""
@@ -199,6 +200,7 @@ class Plan:
     gateway: GatewayPlan
     srun_args: tuple[str, ...] = ()
     poll_floor_s: float = 10.0
+    notes: tuple[str, ...] = ()
 
     def sealed(self) -> Plan:
         """The same plan with ``hash`` set."""

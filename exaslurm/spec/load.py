@@ -30,7 +30,7 @@ def load_spec(path: Path, text: str | None = None) -> Spec:
     spec, problems = check(Spec, document)
     if spec is None:
         raise SpecError(report(problems))
-    return spec
+    return spec.in_directory(str(path.absolute().parent))
 
 
 def require_shard(spec: Spec, name: str) -> tuple[str, str]:

@@ -46,8 +46,9 @@ _OWNED_ARGS = {
     "uds": "engines listen on the site's interface",
 }
 # Options that name the job, decide where its output goes, or are no batch options at all.
-_OWNED_DIRECTIVES = ("array", "error", "help", "hetjob", "input", "job-name", "open-mode", "output",
-                     "parsable", "test-only", "usage", "version", "wait", "wrap")  # fmt: skip
+_OWNED_DIRECTIVES = ("array", "error", "help", "hetjob", "input", "job-name", "nodes", "ntasks",
+                     "ntasks-per-node", "open-mode", "output", "parsable", "test-only", "usage",
+                     "version", "wait", "wrap")  # fmt: skip
 _NOT_YET: JsonDict = {"not_yet": True}
 
 
@@ -383,6 +384,18 @@ class Spec(Root):
     @model_validator(mode="after")
     def _names(self) -> Spec:
         _distinct_models(self.models)
+        return self
+
+    _directory: str = "/"
+
+    @property
+    def directory(self) -> str:
+        """Absolute directory of the file; relative paths in the spec start there."""
+        return self._directory
+
+    def in_directory(self, directory: str) -> Spec:
+        """Remember the directory; returns itself."""
+        object.__setattr__(self, "_directory", directory)
         return self
 
     def shard_names(self) -> list[str]:

@@ -1,0 +1,223 @@
+"""From spec and site to a plan: everything that can be decided before there are nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exaslurm.core.plan import (
+    CellPlan,
+    ComponentPlan,
+    GatewayPlan,
+    Layout,
+    NodeEnvironment,
+    Plan,
+    PortPolicy,
+    RayPlan,
+    Role,
+    TimeoutPlan,
+)
+from exaslurm.errors import PlanError
+from exaslurm.plan.cells import HeadNode, Part, cells_of, groups_of, head_of, layout_of
+from exaslurm.plan.context import Findings, PlanContext
+from exaslurm.plan.directives import Ask, JobOptions, check_totals, directives, job_options
+from exaslurm.plan.notes import note_site, note_unused
+from exaslurm.plan.slots import model_plan
+from exaslurm.plan.spread import FilledCell, Load, spread
+from exaslurm.site.model import Site
+from exaslurm.site.paths import resolve
+from exaslurm.spec.model import Spec
+
+__all__ = ["PlanContext", "make_plan"]
+
+
+def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
+    """The sealed plan of a deployment. Pure: equal arguments give equal plans.
+
+    Raises PlanError with every reason why site and spec do not fit together, one a line, each
+    naming file, line and key of the spec.
+    """
+    findings = Findings()
+    layout = layout_of(site)
+    groups = groups_of(spec, site, findings)
+    head = head_of(spec, site, groups, findings)
+    findings.stop_if_any()
+    if head is None:
+        raise PlanError(f"{spec.where('head')}: head: no node kind fits")
+    # With an ordinary job the first node of a cell is its head too, and Slurm gives every node
+    # of a job the same.
+    shared = layout != "het"
+    reserve_cores = site.service.cores + (head.cpus if shared else 0)
+    models = tuple(
+        model_plan(spec, index, groups, (reserve_cores, site.service.mem_gib), context, findings)
+        for index in range(len(spec.models))
+    )
+    findings.stop_if_any()
+    cells = cells_of(groups)
+    filled = spread(
+        spec, models, cells, site.service.mem_gib, head.mem_gib if shared else 0.0, findings
+    )
+    options = job_options(spec, site, context.environ_defaults, findings)
+    planned = tuple(
+        CellPlan(
+            name=f"c{index:03d}",
+            index=index,
+            components=_components(layout, parts, cell, head, spec, site, options, findings),
+            replica_sets=cell.replica_sets(models),
+        )
+        for index, (parts, cell) in enumerate(zip(cells, filled, strict=True))
+    )
+    nodes = sum(part.nodes for cell in planned for part in cell.components)
+    check_totals(spec, site, nodes, [len(cell.components) for cell in planned], findings)
+    gateway = _gateway(spec, site, findings)
+    note_unused(spec, findings)
+    note_site(site, findings)
+    findings.stop_if_any()
+    return Plan(
+        deployment=spec.deployment,
+        site=site.name,
+        layout=layout,
+        models=models,
+        cells=planned,
+        node=_node(spec, site, context),
+        ports=PortPolicy(first=site.ports.first, last=site.ports.last, block=site.ports.block),
+        ray=RayPlan(
+            enabled=site.slurm.ray.enabled if spec.ray is None else spec.ray,
+            start_timeout_s=site.timeouts.ray_s,
+            object_store_mib=site.slurm.ray.object_store_mib,
+        ),
+        timeouts=TimeoutPlan(
+            nodes_s=site.timeouts.nodes_s,
+            stage_s=site.timeouts.stage_s,
+            ready_s=site.timeouts.ready_s,
+            drain_s=site.timeouts.drain_s,
+        ),
+        gateway=gateway,
+        srun_args=tuple(f"--{text.removeprefix('--')}" for text in site.slurm.srun_args),
+        poll_floor_s=site.slurm.poll_floor_s,
+        notes=tuple(findings.notes),
+    ).sealed()
+
+
+def _components(
+    layout: Layout,
+    parts: Sequence[Part],
+    cell: FilledCell,
+    head: HeadNode,
+    spec: Spec,
+    site: Site,
+    options: JobOptions,
+    findings: Findings,
+) -> tuple[ComponentPlan, ...]:
+    components = []
+    if layout == "het":
+        ask = _head_ask(head, site)
+        words = directives(ask, spec, site, options, findings)
+        components.append(_component(0, "head", head.kind_name, ask, 1, words))
+    for part, load in zip(parts, cell.loads, strict=True):
+        ask = _worker_ask(part, load, head if layout != "het" else None, site)
+        role: Role = "worker" if layout == "het" else "both"
+        words = () if layout == "local" else directives(ask, spec, site, options, findings)
+        components.append(
+            _component(len(components), role, part.group.kind_name, ask, part.min_nodes, words)
+        )
+    return tuple(components)
+
+
+def _component(
+    het_group: int,
+    role: Role,
+    kind: str,
+    ask: Ask,
+    min_nodes: int,
+    words: tuple[tuple[str, str | None], ...],
+) -> ComponentPlan:
+    return ComponentPlan(
+        het_group=het_group,
+        role=role,
+        kind=kind,
+        nodes=ask.nodes,
+        min_nodes=min_nodes,
+        cpus_per_node=ask.cpus,
+        mem_mib_per_node=ask.mem_mib,
+        gpus_per_node=ask.gpus,
+        directives=words,
+    )
+
+
+def _head_ask(head: HeadNode, site: Site) -> Ask:
+    kind = head.kind
+    cpus, mem_gib = head.cpus, head.mem_gib
+    if kind.exclusive:
+        cpus = kind.cpus - kind.reserved_cores if kind.cpus else cpus
+        mem_gib = kind.mem_gib or mem_gib
+    return Ask(
+        kind=kind,
+        nodes=1,
+        cpus=cpus,
+        mem_mib=_asked_mem(site, round(mem_gib * 1024)),
+        gpus=1 if kind.require_gpus else 0,
+        is_head=True,
+        switches=None,
+    )
+
+
+def _worker_ask(part: Part, load: Load, head: HeadNode | None, site: Site) -> Ask:
+    """Whole nodes where the site gives only those, else what the fullest node needs, so that
+    others can use the rest."""
+    group, kind = part.group, part.group.kind
+    most_cpus, most_mib = group.node_cores(), None
+    if kind.mem_gib is not None:
+        most_mib = round(kind.mem_gib * 1024)
+    cpus = max(1, load.cores + site.service.cores + (head.cpus if head else 0))
+    mem_mib = load.mem_mib + round((site.service.mem_gib + (head.mem_gib if head else 0)) * 1024)
+    gpus = load.gpus or int(kind.require_gpus)
+    if kind.exclusive:
+        cpus, mem_mib = most_cpus or cpus, most_mib or mem_mib
+        gpus = kind.gpus or gpus
+    return Ask(
+        kind=kind,
+        nodes=part.nodes,
+        cpus=cpus if most_cpus is None else min(cpus, most_cpus),
+        mem_mib=_asked_mem(site, mem_mib if most_mib is None else min(mem_mib, most_mib)),
+        gpus=gpus,
+        is_head=False,
+        switches=group.switches,
+    )
+
+
+def _asked_mem(site: Site, mem_mib: int) -> int | None:
+    return mem_mib if site.slurm.memory == "per_node" else None
+
+
+def _gateway(spec: Spec, site: Site, findings: Findings) -> GatewayPlan:
+    home = spec.gateway.home or site.gateway.homes[0]
+    if home not in site.gateway.homes:
+        allowed = ", ".join(site.gateway.homes)
+        findings.add(
+            spec.problem("gateway.home", f"{home} asked, site {site.name} allows {allowed}")
+        )
+    elif home == "job":
+        findings.add(spec.problem("gateway.home", "job is not supported yet: use login or service"))
+    return GatewayPlan(
+        home=home,
+        bind=spec.gateway.bind or site.gateway.bind,
+        port=spec.gateway.port,
+        start_with_submit=home == "login" and site.gateway.background,
+    )
+
+
+def _node(spec: Spec, site: Site, context: PlanContext) -> NodeEnvironment:
+    def path(text: str) -> str:
+        return resolve(text, user=context.user, home=context.home)
+
+    modules = tuple(f"module load {name}" for name in site.modules)
+    return NodeEnvironment(
+        python=path(site.python) if site.python else context.python,
+        tmp=path(site.storage.ram),
+        shared=path(site.storage.shared),
+        local=path(site.storage.local) if site.storage.local else None,
+        interface=site.interface,
+        host_suffix=site.host_suffix,
+        env={name: path(value) for name, value in site.env.items()},
+        prologue=(*modules, *site.prologue, *spec.slurm.prologue),
+    )
