@@ -16,7 +16,6 @@ from exaslurm.core.plan import (
 from exaslurm.core.ports import MAX_ENGINES
 from exaslurm.plan.cells import Group
 from exaslurm.plan.context import Findings, PlanContext
-
 from exaslurm.site.paths import UnknownVariableError, resolve
 from exaslurm.spec.model import Model, Source, Spec
 

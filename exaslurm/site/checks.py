@@ -70,6 +70,7 @@ def _paths(site: Site) -> Iterator[Problem]:
         "storage.local": site.storage.local,
         "storage.ram": site.storage.ram,
         "python": site.python,
+        "templates": site.templates,
     } | {f"env.{name}": value for name, value in site.env.items()}
     for key, text in paths.items():
         try:

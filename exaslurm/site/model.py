@@ -298,6 +298,9 @@ class Site(Root):
     env: Environment = Field(
         default_factory=dict, description="Environment of everything in the allocation."
     )
+    templates: PathText | None = Field(
+        default=None, description="Directory with batch script templates that replace our own."
+    )
     limits: Limits = Field(default=Limits(), description="Ceilings of the site.")
     gateway: GatewayRules = Field(default=GatewayRules(), description="Where a router may run.")
     timeouts: Timeouts = Field(default=Timeouts(), description="Deadlines.")
