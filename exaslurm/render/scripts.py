@@ -16,13 +16,15 @@ from exaslurm.rundir import GenerationDir
 
 Directive = tuple[str, str | None]
 
+_ROLES = {"head": "head", "worker": "workers", "both": "head and workers"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentText:
     """What the template prints of one component."""
 
     het_group: int
-    role: str
+    roles: str
     nodes: int
     kind: str
     directives: tuple[Directive, ...]
@@ -87,7 +89,7 @@ def _component(plan: Plan, cell: CellPlan, part: ComponentPlan, log: Path) -> Co
     planned = {name for name, _ in part.directives}
     return ComponentText(
         het_group=part.het_group,
-        role=part.role,
+        roles=_ROLES[part.role],
         nodes=part.nodes,
         kind=part.kind,
         directives=(*(item for item in own if item[0] not in planned), *part.directives),

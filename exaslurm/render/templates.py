@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -84,10 +85,9 @@ def render(environment: jinja2.Environment, name: str, **values: object) -> str:
 
 def _origin(error: jinja2.TemplateError) -> str:
     """File and line in the template: jinja2 has put them into the traceback."""
-    trace = error.__traceback__
-    while trace and trace.tb_next:
-        trace = trace.tb_next
-    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "template"
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno}" for frame in frames if ".j2" in frame.filename]
+    return places[-1] if places else "template"
 
 
 def _finalize(value: object) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import secrets
 import socket
 import sys
@@ -26,11 +25,13 @@ from exaslurm.errors import (
     SubmitAmbiguous,
 )
 from exaslurm.keys.secrets import ensure_secrets
-from exaslurm.plan.planner import PlanContext, make_plan
+from exaslurm.plan.context import PlanContext
+from exaslurm.plan.planner import make_plan
 from exaslurm.render.scripts import job_name, render_all
 from exaslurm.render.templates import search_path
 from exaslurm.rundir import GenerationDir, RunDir, state_root
 from exaslurm.site.load import load_site
+from exaslurm.site.paths import resolve, user_and_home
 from exaslurm.slurm.client import Slurm
 from exaslurm.spec.load import load_spec
 from exaslurm.submit import local, records
@@ -67,10 +68,10 @@ def make_plan_for(
     Raises SpecError, SiteError or PlanError with every problem found.
     """
     spec = load_spec(spec_path, text)
-    user = pwd.getpwuid(os.getuid())
+    user, home = user_and_home(environ)
     context = PlanContext(
-        user=user.pw_name,
-        home=environ.get("HOME", user.pw_dir),
+        user=user,
+        home=home,
         python=sys.executable,
         environ_defaults={k: v for k, v in environ.items() if k.startswith("SBATCH_")},
     )
@@ -86,9 +87,13 @@ def run_dir_for(plan: Plan, environ: Mapping[str, str], *, site: str | None = No
 def template_dirs_for(
     plan: Plan, environ: Mapping[str, str], *, site: str | None = None
 ) -> tuple[Path, ...]:
-    """Directories whose batch script templates win over the package's."""
-    del plan, site  # a site is told apart inside a template ({{ plan.site }})
-    return search_path(environ)
+    """Directories whose batch script templates win over the package's: the user's and the
+    host's, then the site's own."""
+    own = load_site(site or plan.site, environ).templates
+    if own is None:
+        return search_path(environ)
+    user, home = user_and_home(environ)
+    return (*search_path(environ), Path(resolve(own, user=user, home=home)))
 
 
 def submit(

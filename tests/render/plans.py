@@ -1,0 +1,105 @@
+"""Plans made by hand, for tests that are about what is done with a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from exaslurm.core.plan import (
+    CellPlan,
+    ComponentPlan,
+    GatewayPlan,
+    Layout,
+    NodeEnvironment,
+    Plan,
+    PortPolicy,
+    RayPlan,
+    Role,
+    TimeoutPlan,
+)
+
+Directives = tuple[tuple[str, str | None], ...]
+
+HEAD: Directives = (
+    ("partition", "cpu"),
+    ("nodes", "1"),
+    ("ntasks-per-node", "1"),
+    ("cpus-per-task", "1"),
+    ("mem", "1024M"),
+    ("time", "00:10:00"),
+    ("no-requeue", None),
+    ("signal", "B:USR1@60"),
+)
+WORKERS: Directives = (
+    ("partition", "gpu"),
+    ("nodes", "2"),
+    ("ntasks-per-node", "1"),
+    ("cpus-per-task", "2"),
+    ("mem", "2048M"),
+    ("gres", "gpu:a100:2"),
+    ("constraint", "a100&nvme"),
+    ("time", "00:10:00"),
+    ("no-requeue", None),
+)
+
+
+def component(
+    group: int, role: Role, nodes: int, directives: Directives, kind: str = "gpu"
+) -> ComponentPlan:
+    return ComponentPlan(
+        het_group=group,
+        role=role,
+        kind=kind,
+        nodes=nodes,
+        min_nodes=nodes,
+        cpus_per_node=1 if role == "head" else 2,
+        mem_mib_per_node=1024,
+        gpus_per_node=0 if role == "head" else 2,
+        directives=directives,
+    )
+
+
+def make_plan(
+    layout: Layout = "het",
+    *,
+    deployment: str = "hello",
+    cells: int = 1,
+    head: Directives = HEAD,
+    workers: Directives = WORKERS,
+    python: str = "/opt/exaslurm/env/bin/python",
+    env: Mapping[str, str] | None = None,
+    prologue: Sequence[str] = (),
+    drain_s: float = 1.0,
+    start_gateway: bool = False,
+    first_port: int = 20000,
+) -> Plan:
+    if layout == "het":
+        parts = (component(0, "head", 1, head, "cpu"), component(1, "worker", 2, workers))
+    else:
+        nodes = 2 if layout == "single" else 1
+        parts = (component(0, "both", nodes, workers if layout == "single" else ()),)
+    return Plan(
+        deployment=deployment,
+        site="lab",
+        layout=layout,
+        models=(),
+        cells=tuple(
+            CellPlan(name=f"c{index:03d}", index=index, components=parts, replica_sets=())
+            for index in range(cells)
+        ),
+        node=NodeEnvironment(
+            python=python,
+            tmp="/tmp",
+            shared="/exa/shared/scratch/exa1",
+            local=None,
+            interface="eth0",
+            host_suffix="",
+            env=env or {},
+            prologue=tuple(prologue),
+        ),
+        ports=PortPolicy(first=first_port),
+        ray=RayPlan(enabled=False, start_timeout_s=60.0, object_store_mib=128),
+        timeouts=TimeoutPlan(nodes_s=60.0, stage_s=60.0, ready_s=60.0, drain_s=drain_s),
+        gateway=GatewayPlan(
+            home="login", bind="127.0.0.1", port=0, start_with_submit=start_gateway
+        ),
+    ).sealed()
