@@ -85,7 +85,6 @@ def _component(plan: Plan, cell: CellPlan, part: ComponentPlan, log: Path) -> Co
     if part is cell.components[0]:
         # The batch script runs in the first component only, and so does its output.
         own = [("job-name", job_name(plan, cell)), ("output", output_path(log))]
-    own += [("no-kill", None)]
     planned = {name for name, _ in part.directives}
     return ComponentText(
         het_group=part.het_group,

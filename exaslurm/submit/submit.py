@@ -20,7 +20,6 @@ from exaslurm.core.submission import Submission
 from exaslurm.errors import (
     DeploymentError,
     ExaslurmError,
-    PlanError,
     StateError,
     SubmitAmbiguous,
 )
@@ -322,8 +321,6 @@ class _Submit:
     def _start_gateway(self, generation: int) -> None:
         if not self.plan.gateway.start_with_submit:
             return
-        if self.plan.gateway.home == "job":
-            raise PlanError("gateway.home 'job' cannot be started with submit yet")
         try:
             ensure_gateway(self.run_dir, generation, environ=self.environ, talk=self.talk)
         except StateError as error:

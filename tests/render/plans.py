@@ -26,6 +26,7 @@ HEAD: Directives = (
     ("cpus-per-task", "1"),
     ("mem", "1024M"),
     ("time", "00:10:00"),
+    ("no-kill", None),
     ("no-requeue", None),
     ("signal", "B:USR1@60"),
 )
@@ -38,6 +39,7 @@ WORKERS: Directives = (
     ("gres", "gpu:a100:2"),
     ("constraint", "a100&nvme"),
     ("time", "00:10:00"),
+    ("no-kill", None),
     ("no-requeue", None),
 )
 

@@ -98,18 +98,14 @@ def test_components() -> None:
     assert "#SBATCH --job-name=exa-hello-c000" in first
     # The batch script runs in the first component only.
     assert not any("--output" in line or "--job-name" in line for line in second)
-    # A lost node must end neither component.
-    assert "#SBATCH --no-kill" in first
-    assert "#SBATCH --no-kill" in second
     assert "hetjob" not in rendered(make_plan("single"))
 
 
 def test_a_planned_option_is_not_rendered_twice() -> None:
-    plan = make_plan(head=(*HEAD, ("output", "/elsewhere/%j.log"), ("no-kill", None)))
+    plan = make_plan(head=(*HEAD, ("output", "/elsewhere/%j.log")))
     lines = rendered(plan).splitlines()
     assert "#SBATCH --output=/elsewhere/%j.log" in lines
     assert sum("--output" in line for line in lines) == 1
-    assert lines[: lines.index("#SBATCH hetjob")].count("#SBATCH --no-kill") == 1
 
 
 def test_arguments_arrive_as_they_are() -> None:
