@@ -29,7 +29,7 @@ def unused_keys(model: BaseModel, prefix: str = "") -> Iterator[str]:
     for name in sorted(model.model_fields_set, key=list(fields).index):
         field, value, key = fields[name], getattr(model, name), prefix + name
         extra = field.json_schema_extra
-        if isinstance(extra, dict) and extra.get("not_yet"):
+        if isinstance(extra, dict) and extra.get("x-not-yet"):
             if value:
                 yield key
         elif isinstance(value, BaseModel):

@@ -43,10 +43,10 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     findings.stop_if_any()
     if head is None:
         raise PlanError(f"{spec.where('head')}: head: no node kind fits")
-    # With an ordinary job the first node of a cell is its head too, and Slurm gives every node
-    # of a job the same.
+    # With an ordinary job the first node of a cell is its head too, in place of an agent's and
+    # Ray's usual share, and Slurm gives every node of a job the same.
     shared = layout != "het"
-    reserve_cores = site.service.cores + (head.cpus if shared else 0)
+    reserve_cores = max(site.service.cores, head.cpus if shared else 0)
     models = tuple(
         model_plan(spec, index, groups, (reserve_cores, site.service.mem_gib), context, findings)
         for index in range(len(spec.models))
@@ -168,8 +168,10 @@ def _worker_ask(part: Part, load: Load, head: HeadNode | None, site: Site) -> As
     most_cpus, most_mib = group.node_cores(), None
     if kind.mem_gib is not None:
         most_mib = round(kind.mem_gib * 1024)
-    cpus = max(1, load.cores + site.service.cores + (head.cpus if head else 0))
-    mem_mib = load.mem_mib + round((site.service.mem_gib + (head.mem_gib if head else 0)) * 1024)
+    extra_cpus = max(site.service.cores, head.cpus if head else 0)
+    extra_gib = max(site.service.mem_gib, head.mem_gib if head else 0.0)
+    cpus = max(1, load.cores + extra_cpus)
+    mem_mib = load.mem_mib + round(extra_gib * 1024)
     gpus = load.gpus or int(kind.require_gpus)
     if kind.exclusive:
         cpus, mem_mib = most_cpus or cpus, most_mib or mem_mib

@@ -84,7 +84,8 @@ def spread(
 ) -> list[FilledCell]:
     """Give every replica a cell: the least loaded one that has room, large replicas first.
 
-    ``reserve_gib`` of each node is not for replicas, nor ``head_gib`` of a cell's first node.
+    ``reserve_gib`` of each node (``head_gib`` of a cell's first node, if that is more) is not
+    for replicas.
     """
     filled = [_empty(parts, reserve_gib, head_gib) for parts in cells]
     wanted = [
@@ -118,7 +119,7 @@ def _empty(parts: Sequence[Part], reserve_gib: float, head_gib: float) -> Filled
         for _ in range(part.nodes):
             order = len(rooms)
             cores, kind = part.group.node_cores(), part.group.kind
-            reserved = reserve_gib + (0.0 if order else head_gib)
+            reserved = reserve_gib if order else max(reserve_gib, head_gib)
             room = Room(
                 name=str(order),
                 order=order,

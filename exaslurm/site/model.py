@@ -282,7 +282,7 @@ class Site(Root):
     container: Container = Field(
         default=Container(),
         description="How engines run in a container.",
-        json_schema_extra={"not_yet": True},
+        json_schema_extra={"x-not-yet": True},
     )
     python: PathText | None = Field(
         default=None,

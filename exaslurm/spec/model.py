@@ -19,7 +19,6 @@ from exaslurm.util.fields import (
     Name,
     Natural,
     PathText,
-    PortNumber,
     Positive,
     Root,
     Section,
@@ -49,7 +48,7 @@ _OWNED_ARGS = {
 _OWNED_DIRECTIVES = ("array", "error", "help", "hetjob", "input", "job-name", "nodes", "ntasks",
                      "ntasks-per-node", "open-mode", "output", "parsable", "test-only", "usage",
                      "version", "wait", "wrap")  # fmt: skip
-_NOT_YET: JsonDict = {"not_yet": True}
+_NOT_YET: JsonDict = {"x-not-yet": True}
 
 
 def _argument(value: str) -> str:
@@ -90,7 +89,7 @@ FreeDirective = Annotated[Directive, AfterValidator(_free_directive)]
 
 
 class Source(Section):
-    """Where the weights come from: one of ``path``, ``hf`` and ``package``."""
+    """Where the weights come from: exactly one of path, hf and package."""
 
     path: Text | None = Field(
         default=None,
@@ -296,7 +295,7 @@ class Gateway(Section):
     bind: Word | None = Field(
         default=None, description="Address to listen on. Default: the site's, else 127.0.0.1."
     )
-    port: Annotated[PortNumber, Field(ge=0)] = Field(
+    port: Annotated[Natural, Field(le=65535)] = Field(
         default=0, description="Port to listen on. Default: the first free one of the site."
     )
     workers: Count = Field(default=1, description="Router processes.", json_schema_extra=_NOT_YET)

@@ -10,4 +10,8 @@ from exaslurm.util.checked import schema_of
 
 def spec_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a cluster spec."""
-    return schema_of(Spec, "exaslurm cluster spec, version 1")
+    schema = schema_of(Spec, "exaslurm cluster spec, version 1")
+    workers = schema["properties"]["workers"]
+    described = {key: workers.pop(key) for key in ("default", "description")}
+    schema["properties"]["workers"] = {**described, "anyOf": [workers["items"], workers]}
+    return schema

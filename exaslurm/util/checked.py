@@ -159,9 +159,21 @@ def _first(kind: Any, wanted: Callable[[Any], bool]) -> Any:
 
 def schema_of(kind: type[BaseModel], title: str) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a file, for editors."""
-    schema = kind.model_json_schema(by_alias=True)
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return {**head, **{key: value for key, value in schema.items() if key != "title"}}
+    schema = _untitled(kind.model_json_schema(by_alias=True))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title, **schema}
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that pydantic derives from names: they tell nobody anything."""
+    if isinstance(schema, list):
+        return [_untitled(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _untitled(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str))
+    }
 
 
 __all__ = ["check", "key_text", "keys_at", "report", "schema_of", "shown"]

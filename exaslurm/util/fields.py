@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from exaslurm.util.yaml_lines import Document, Path, Problem, key_path, text_of
@@ -111,16 +119,24 @@ def _path(value: str) -> str:
     return value
 
 
+def _scalar(pattern: str | None = None, *, anchored: bool = True) -> WithJsonSchema:
+    """For editors: text, or a number that is taken as the text it was written as."""
+    schema: dict[str, Any] = {"type": ["string", "number"]}
+    if pattern is not None:
+        schema["pattern"] = f"^{pattern}$" if anchored else pattern
+    return WithJsonSchema(schema)
+
+
 TEXT = BeforeValidator(_to_text)
-Text = Annotated[str, TEXT, AfterValidator(_plain)]
-Name = Annotated[
-    str,
-    TEXT,
-    _matching(NAME, f"must match {NAME}"),
-]
+Text = Annotated[str, TEXT, AfterValidator(_plain), _scalar()]
+AnyText = Annotated[str, TEXT, WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Name = Annotated[str, TEXT, _matching(NAME, f"must match {NAME}"), _scalar(NAME)]
 EnvName = Annotated[str, _matching(_ENV_NAME, "not a name of an environment variable")]
 Word = Annotated[
-    str, TEXT, _matching(_WORD, "must be one word of letters, digits and _.,:;@%+=/&|*()[]!~^-")
+    str,
+    TEXT,
+    _matching(_WORD, "must be one word of letters, digits and _.,:;@%+=/&|*()[]!~^-"),
+    _scalar(_WORD),
 ]
 TimeLimit = Annotated[
     str,
@@ -130,15 +146,25 @@ TimeLimit = Annotated[
         "use minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
         "days-hours:minutes:seconds or UNLIMITED",
     ),
+    _scalar(_TIME.replace("(?i:unlimited|infinite)", "UNLIMITED|INFINITE|unlimited|infinite")),
 ]
-Switches = Annotated[str, TEXT, _matching(_SWITCHES, "use COUNT or COUNT@TIME")]
+Switches = Annotated[str, TEXT, _matching(_SWITCHES, "use COUNT or COUNT@TIME"), _scalar()]
 Directive = Annotated[
-    str, TEXT, AfterValidator(_plain), _matching(_DIRECTIVE, "use --option=value or --option")
+    str,
+    TEXT,
+    AfterValidator(_plain),
+    _matching(_DIRECTIVE, "use --option=value or --option"),
+    _scalar(_DIRECTIVE),
 ]
 DirectiveName = Annotated[
-    str, TEXT, _matching(r"(?:--)?[a-z][a-z0-9-]*", "use the option's long name")
+    str,
+    TEXT,
+    _matching(r"(?:--)?[a-z][a-z0-9-]*", "use the option's long name"),
+    _scalar(r"(?:--)?[a-z][a-z0-9-]*"),
 ]
-PathText = Annotated[str, AfterValidator(_plain), AfterValidator(_path)]
+PathText = Annotated[
+    str, AfterValidator(_plain), AfterValidator(_path), WithJsonSchema({"type": "string"})
+]
 
 Count = Annotated[int, Strict(), Field(ge=1)]
 Natural = Annotated[int, Strict(), Field(ge=0)]
@@ -147,7 +173,7 @@ Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Flag = Annotated[bool, BeforeValidator(_flag), Strict()]
 PortNumber = Annotated[int, Strict(), Field(ge=1, le=65535)]
-Environment = dict[EnvName, Annotated[str, TEXT]]
+Environment = dict[EnvName, AnyText]
 ONE_OR_LIST = BeforeValidator(_listed)
 
 
