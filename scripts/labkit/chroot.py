@@ -22,11 +22,14 @@ PACKAGES = (
     "iproute2",
     "libgomp1",
     "libnuma1",
+    "mariadb-client-core",
+    "mariadb-server-core",
     "munge",
     "openssl",
     "procps",
     "python3",
     "slurm-wlm",
+    "slurmdbd",
 )
 # The software environment of the nodes is made from this Python, which Debian 13 has not.
 PYTHON = "python3.11"

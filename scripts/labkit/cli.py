@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 def _up(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     root = prerequisites.slurm_root(arguments.slurm)
-    prerequisites.ensure_packages(root, arguments.install)
+    prerequisites.ensure_packages(root, arguments.accounting, arguments.install)
     version = prerequisites.slurm_version(root)
     prerequisites.check_version(arguments.slurm, version)
     config = LabConfig(
@@ -97,6 +97,8 @@ def _down(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    # `lab status | head` is no error.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     value = status.as_json(arguments.name, records.load(arguments.name))
     print(json.dumps(value, indent=1) if arguments.json else status.as_text(value))
     return 0 if value["up"] else EXIT_NOT_UP

@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from labkit import enter
+from labkit import accounting, enter
 from labkit.errors import LabError
 from labkit.etcdir import account_ids
 from labkit.layout import PRIVATE_RUN, SHARED
 from labkit.record import LabRecord
 
-SLURMCTLD_PORT = 6817
+# A daemon that others ask at once: going to the background does not yet mean that it listens.
+PORTS = {"slurmctld": 6817, "slurmdbd": accounting.SLURMDBD_PORT}
 START_TIMEOUT_S = 60.0
 
 COMMANDS = {
@@ -27,6 +28,8 @@ COMMANDS = {
         *("bindfs", "-o", "allow_other,attr_timeout=0,entry_timeout=0,negative_timeout=0"),
         *(f"{PRIVATE_RUN}/shared", SHARED),
     ],
+    "mariadbd": ["sh", "-c", accounting.START_DATABASE],
+    "slurmdbd": ["slurmdbd"],
     "slurmctld": ["slurmctld"],
     "slurmd": ["slurmd"],
 }
@@ -61,11 +64,12 @@ def start(record: LabRecord, daemon: str, hosts: Iterable[str]) -> None:
                 f"{host}: {daemon} does not start ({process.returncode}): "
                 f"{output.strip() or 'silent'}"
             )
-    if "ctl" in missing and daemon == "slurmctld":
-        _await_port(record.address("ctl"), SLURMCTLD_PORT)
+    if daemon in PORTS:
+        for host in missing:
+            _await_port(daemon, record.address(host), PORTS[daemon])
 
 
-def _await_port(address: str, port: int) -> None:
+def _await_port(daemon: str, address: str, port: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
@@ -73,7 +77,7 @@ def _await_port(address: str, port: int) -> None:
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise LabError(f"ctl: no slurmctld on {address}:{port}: {error}") from error
+                raise LabError(f"no {daemon} on {address}:{port}: {error}") from error
         time.sleep(0.05)
 
 

@@ -83,14 +83,19 @@ def build(etc: Path, root: Path, subnet: int, hosts: list[Host], slurm: dict[str
     _write_munge_key(etc)
 
 
+def write_private(path: Path, data: bytes, owner: tuple[int, int], mode: int = 0o600) -> None:
+    """Write a file that at no time anybody but root and `owner` can read."""
+    path.unlink(missing_ok=True)
+    path.touch(0o600)
+    path.write_bytes(data)
+    path.chmod(mode)
+    shutil.chown(path, *owner)
+
+
 def _write_munge_key(etc: Path) -> None:
-    uid, gid = account_ids(etc, "munge")
+    owner = account_ids(etc, "munge")
     directory = etc / "munge"
     directory.mkdir(exist_ok=True)
-    key = directory / "munge.key"
-    key.unlink(missing_ok=True)
-    key.touch(0o600)
-    key.write_bytes(secrets.token_bytes(128))
-    for path, mode in ((directory, 0o700), (key, 0o400)):
-        path.chmod(mode)
-        shutil.chown(path, uid, gid)
+    directory.chmod(0o700)
+    shutil.chown(directory, *owner)
+    write_private(directory / "munge.key", secrets.token_bytes(128), owner, 0o400)

@@ -1,8 +1,9 @@
 """The first process of a host: makes its namespaces and root directory, then reaps orphans.
 
 Run as `python3 holder.py SPEC.json`. Prints `pid N` (as the caller sees it) and, when all is
-done, `ready` or `failed: REASON` on stdout. While this process lives the host is powered on; when it
-is killed, the kernel ends every process of the host and takes its interface and mounts away.
+done, `ready` or `failed: REASON` on stdout. While this process lives the host is powered on;
+when it is killed, the kernel ends every process of the host and takes its interface and mounts
+away.
 """
 
 from __future__ import annotations

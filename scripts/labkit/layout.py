@@ -80,6 +80,7 @@ class Host:
     name: str
     number: int  # last part of its address
     cores: tuple[int, ...]  # cores of the real machine that it may use; empty: all
+    accounting: bool = False  # of the controller: it carries the accounting database too
 
     @property
     def is_node(self) -> bool:
@@ -88,9 +89,11 @@ class Host:
     @property
     def daemons(self) -> tuple[str, ...]:
         """Process names that belong to a running host, in the order in which they start."""
+        everywhere = ("munged", "bindfs")
         if self.name == "ctl":
-            return ("munged", "bindfs", "slurmctld")
-        return ("munged", "bindfs", "slurmd") if self.is_node else ("munged", "bindfs")
+            database = ("mariadbd", "slurmdbd") if self.accounting else ()
+            return (*everywhere, *database, "slurmctld")
+        return (*everywhere, "slurmd") if self.is_node else everywhere
 
 
 def node_names(nodes: int) -> list[str]:
@@ -102,7 +105,10 @@ def plan_hosts(config: LabConfig, machine_cores: list[int]) -> dict[str, Host]:
 
     In `real`, Slurm itself binds to cores, so every node sees them all.
     """
-    hosts = {name: Host(name, index, ()) for index, name in enumerate(SERVICE_HOSTS, start=1)}
+    hosts = {
+        name: Host(name, index, (), config.accounting)
+        for index, name in enumerate(SERVICE_HOSTS, start=1)
+    }
     for index, name in enumerate(node_names(config.nodes)):
         core = machine_cores[index % len(machine_cores)]
         cores = (core,) if config.profile == "wide" else ()

@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from labkit.enter import ROOT_PATH
@@ -24,6 +26,13 @@ HOST_COMMANDS = {
     "bindfs": "bindfs",
     "setpriv": "util-linux",
 }
+ACCOUNTING_COMMANDS = {
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    "mariadb": "mariadb-client-core",
+}
+POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 def require_root() -> None:
@@ -35,10 +44,15 @@ def _find(command: str, root: Path) -> bool:
     return any((root / part.lstrip("/") / command).is_file() for part in ROOT_PATH.split(":"))
 
 
-def missing_packages(root: Path) -> list[str]:
+def host_commands(accounting: bool) -> dict[str, str]:
+    """Commands that run inside a host, each with the package that brings it."""
+    return {**HOST_COMMANDS, **(ACCOUNTING_COMMANDS if accounting else {})}
+
+
+def missing_packages(root: Path, accounting: bool = False) -> list[str]:
     """Packages to be installed on the machine for a lab with the system of `root`."""
-    needed = {**MACHINE_COMMANDS, **(HOST_COMMANDS if root == Path("/") else {})}
     machine = Path("/")
+    needed = {**MACHINE_COMMANDS, **(host_commands(accounting) if root == machine else {})}
     return sorted({needed[command] for command in needed if not _find(command, machine)})
 
 
@@ -46,16 +60,32 @@ def _apt_line(packages: list[str]) -> list[str]:
     return ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
 
 
+@contextmanager
+def _services_not_started() -> Iterator[None]:
+    """Debian starts what it installs; the lab's daemons run in the lab, not on the machine."""
+    if POLICY.exists():
+        yield
+        return
+    POLICY.write_text("#!/bin/sh\nexit 101\n")
+    POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        POLICY.unlink()
+
+
 def install(packages: list[str]) -> None:
     """Install Debian packages. Raises PrerequisiteError if apt-get fails."""
     if shutil.which("apt-get") is None:
         raise PrerequisiteError(f"no apt-get here; install by hand: {' '.join(packages)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for argv in (["apt-get", "update"], _apt_line(packages)):
-        # stdout is kept for results.
-        result = subprocess.run(argv, env=environment, stdout=sys.stderr, timeout=1800)
-        if result.returncode:
-            raise PrerequisiteError(f"`{' '.join(argv)}` failed ({result.returncode}); see above")
+    with _services_not_started():
+        for argv in (["apt-get", "update"], _apt_line(packages)):
+            # stdout is kept for results.
+            result = subprocess.run(argv, env=environment, stdout=sys.stderr, timeout=1800)
+            if result.returncode and argv[1] == "install":
+                line = " ".join(argv)
+                raise PrerequisiteError(f"`{line}` failed ({result.returncode}); see above")
 
 
 def has_command(command: str) -> bool:
@@ -73,17 +103,16 @@ def require_packages(packages: list[str], may_install: bool) -> None:
         install(packages)
 
 
-def ensure_packages(root: Path, may_install: bool) -> None:
+def ensure_packages(root: Path, accounting: bool, may_install: bool) -> None:
     """Check that the machine, and the chroot if one is used, have what a lab runs."""
-    require_packages(missing_packages(root), may_install)
-    if packages := missing_packages(root):
+    require_packages(missing_packages(root, accounting), may_install)
+    if packages := missing_packages(root, accounting):
         raise PrerequisiteError(f"still missing after the installation: {', '.join(packages)}")
-    if root != Path("/"):
-        lacking = [command for command in HOST_COMMANDS if not _find(command, root)]
-        if lacking:
-            raise PrerequisiteError(
-                f"{root} has no {', '.join(lacking)}: `scripts/lab chroot {root}` completes it"
-            )
+    lacking = [command for command in host_commands(accounting) if not _find(command, root)]
+    if lacking:
+        raise PrerequisiteError(
+            f"{root} has no {', '.join(lacking)}: `scripts/lab chroot {root}` completes it"
+        )
 
 
 def ensure_devices() -> None:

@@ -6,7 +6,18 @@ import os
 import subprocess
 from pathlib import Path
 
-from labkit import cgroups, daemons, down, etcdir, faults, layout, network, power, prerequisites
+from labkit import (
+    accounting,
+    cgroups,
+    daemons,
+    down,
+    etcdir,
+    faults,
+    layout,
+    network,
+    power,
+    prerequisites,
+)
 from labkit import record as records
 from labkit.enter import ROOT_PATH
 from labkit.errors import LabError
@@ -86,6 +97,8 @@ def _create(config: LabConfig, slurm_version: str) -> LabRecord:
         list(lab.hosts.values()),
         all_files(slurm_settings(lab)),
     )
+    if config.accounting:
+        accounting.write_configuration(lab.paths.etc)
     return power.start_switch(lab)
 
 
@@ -101,6 +114,8 @@ def _mend(lab: LabRecord) -> LabRecord:
         faults.restore_shared(lab, name)
     daemons.start_all(lab)
     daemons.await_idle(lab)
+    if lab.config.accounting:
+        accounting.add_users(lab)
     return lab
 
 
