@@ -31,6 +31,14 @@ def render_files(plan: Plan, directory: Path, *, site: str | None = None) -> dic
     return render_all(plan, directory, run_dir.path, template_dirs=dirs)
 
 
+def preview_files(source: SpecSource, *, site: str | None = None) -> dict[str, str]:
+    """The files that submit would write now (relative name -> content)."""
+    from exaslurm.submit.submit import submit
+
+    done = submit(source.path, text=source.text, site=site, dry_run=True, environ=dict(os.environ))
+    return dict(done.files)
+
+
 def write_files(files: dict[str, str], directory: Path) -> list[Path]:
     """Write rendered files, private to their owner, and return their paths in order."""
     written = []

@@ -43,7 +43,7 @@ def _models(plan: Plan) -> str:
                 shard.name,
                 str(counts[model.name, shard.name]),
                 f"{model.engine.kind}/{model.engine.device}",
-                f"{slot.gpus} GPUs, {slot.cores} cores, {slot.mem_gib:g} GiB",
+                ", ".join(_resources(slot.cores, "core", slot.mem_gib, slot.gpus)),
                 ", ".join(shard.served_names),
             ]
             for shard in model.shards
@@ -72,15 +72,19 @@ def _cells(plan: Plan) -> str:
 
 
 def _asked(component: ComponentPlan) -> str:
-    parts = [f"{component.cpus_per_node} CPUs"]
-    if component.mem_mib_per_node:
-        parts.append(f"{component.mem_mib_per_node / 1024:g} GiB")
-    if component.gpus_per_node:
-        parts.append(f"{component.gpus_per_node} GPUs")
+    mem_gib = (component.mem_mib_per_node or 0) / 1024
+    parts = _resources(component.cpus_per_node, "CPU", mem_gib, component.gpus_per_node)
     given = dict(component.directives)
     shown = ("partition", "account", "qos", "time", "constraint", "reservation")
     parts += [f"{option} {given[option]}" for option in shown if given.get(option)]
     return ", ".join(parts)
+
+
+def _resources(cpus: int, word: str, mem_gib: float, gpus: int) -> list[str]:
+    parts = [f"{cpus} {word}" + ("s" if cpus != 1 else "")]
+    parts += [f"{mem_gib:g} GiB"] if mem_gib else []
+    parts += [f"{gpus} GPU" + ("s" if gpus != 1 else "")] if gpus else []
+    return parts
 
 
 def _gateway(plan: Plan) -> str:

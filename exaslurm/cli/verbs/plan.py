@@ -54,12 +54,17 @@ def render_command(
 
     Rendering is deterministic: the same spec and site give the same bytes.
     """
-    from exaslurm.api.planning import plan_spec, render_files, write_files
+    from exaslurm.api.planning import plan_spec, preview_files, render_files, write_files
+    from exaslurm.rundir import GenerationDir
 
     if to_stdout == (output is not None):
         raise click.UsageError("give either --output DIR or --stdout")
-    plan = plan_spec(overrides.source(spec), site=overrides.site)
-    files = render_files(plan, (output or Path(plan.deployment)).absolute(), site=overrides.site)
+    source = overrides.source(spec)
+    plan = plan_spec(source, site=overrides.site)
+    if output is None:
+        files = preview_files(source, site=overrides.site)
+    else:
+        files = render_files(plan, output.absolute(), site=overrides.site)
     scripts = {name: text for name, text in files.items() if name.startswith("scripts/")}
     if cell is not None:
         wanted = f"scripts/{cell}.sbatch"
@@ -73,6 +78,8 @@ def render_command(
         else:
             result("\n".join(text.rstrip("\n") for text in scripts.values()))
         return
+    # Slurm before 23.02 does not make the directory of a job's output file.
+    GenerationDir(output.absolute()).make(tuple(part.name for part in plan.cells))
     written = write_files(files, output.absolute())
     if as_json:
         paths = [str(path) for path in written]
