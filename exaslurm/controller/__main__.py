@@ -76,7 +76,8 @@ def restore(options: argparse.Namespace) -> tuple[Cell, str]:
     )
     binding = _optional(CellBinding, gen_dir.binding(options.cell))
     if binding is not None and binding.plan_hash == plan.hash:
-        cell.recall(binding, _optional(ControllerMemory, gen_dir.controller_memory(options.cell)))
+        memory = _optional(ControllerMemory, gen_dir.controller_memory(options.cell))
+        cell.recall(binding, memory, time.monotonic())
     return cell, read_secret(run_dir.internal_key)
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from exaslurm.controller.desired import DesiredBook
 from exaslurm.controller.memory import ControllerMemory, ReplicaMemory
-from exaslurm.controller.nodes import Membership
+from exaslurm.controller.nodes import SILENT_AFTER_S, Membership
 from exaslurm.controller.ray_view import RayView
 from exaslurm.controller.replicas import Process, Replica, make_replica
 from exaslurm.core import ports
@@ -55,20 +55,19 @@ class Cell:
 
     # -- what comes in
 
-    def recall(self, binding: CellBinding | None, memory: ControllerMemory | None) -> None:
+    def recall(self, binding: CellBinding, memory: ControllerMemory | None, now: float) -> None:
         """Go on where an earlier controller of this job was: engines that run are not touched,
-        and those that served are ready until their canary says otherwise."""
-        if binding is None:
-            return
+        and those that served are ready until their node or their canary says otherwise."""
         self.bind(binding)
         self._engines_started = True
         if memory is None or memory.started_s != self.marker.started_s:
             return
-        self.ray.epoch = max(self.ray.epoch, memory.ray_epoch)
+        self.ray.recall(memory.ray_epoch, memory.ray_seconds)
         for name, remembered in memory.replicas.items():
             if name in self.replicas:
-                self.replicas[name].presumed = remembered.process
-                self.replicas[name].phases = remembered.phases
+                trusted_until_s = now + SILENT_AFTER_S
+                self.replicas[name].recall(remembered.process, remembered.phases, trusted_until_s)
+        self._served_once = self._all_ready()
 
     def on_report(self, report: AgentReport, now: float) -> DesiredState:
         """Take a report; answers what the node shall run. AllocationError for a foreign node."""
@@ -126,6 +125,8 @@ class Cell:
     def advance(self, now: float) -> list[str]:
         """Bring the desired states up to date; names of the nodes whose state changed."""
         self.ray.advance(now)
+        for replica in self.replicas.values():
+            replica.tick(now)
         if self.binding is not None and not self._engines_started:
             self._engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
         places: dict[str, list[ReplicaBinding]] = {}
@@ -224,6 +225,7 @@ class Cell:
         return ControllerMemory(
             started_s=self.marker.started_s,
             ray_epoch=self.ray.epoch,
+            ray_seconds=self.ray.seconds,
             replicas={
                 replica.id: ReplicaMemory(process=replica.verified, phases=replica.phases)
                 for replica in self.replicas.values()

@@ -27,4 +27,5 @@ class ControllerMemory:
     schema: Literal["exaslurm/controller/1"] = MEMORY_SCHEMA
     started_s: float
     ray_epoch: int = 1
+    ray_seconds: float | None = None
     replicas: Mapping[str, ReplicaMemory] = field(default_factory=dict)

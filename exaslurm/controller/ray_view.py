@@ -21,12 +21,12 @@ class RayView:
         self.enabled = plan.enabled
         self.epoch = max(1, epoch)
         self.cause: str | None = None
+        self.seconds: float | None = None
         self.alive: frozenset[str] = frozenset()
         self.connected = False
         self._start_timeout_s = plan.start_timeout_s
         self._gate_deadline: float | None = None
         self._started_s: float | None = None
-        self._seconds: float | None = None
         self._address: tuple[str, int] | None = None
         self._epoch_since = now
         self._pause_s = 0.0
@@ -39,6 +39,11 @@ class RayView:
             return None
         return RayTarget(epoch=self.epoch, head_address=self._address[0], gcs_port=self._address[1])
 
+    def recall(self, epoch: int, seconds: float | None) -> None:
+        """What an earlier controller knew."""
+        if epoch >= self.epoch:
+            self.epoch, self.seconds = epoch, seconds
+
     def on_head(self, status: RayNodeStatus, address: str, gcs_port: int, now: float) -> None:
         """What the head's agent says."""
         self._address = (address, gcs_port)
@@ -48,7 +53,7 @@ class RayView:
             return
         if self._started_s is None and status.state in ("starting", "up"):
             self._started_s = now - (status.seconds or 0.0)
-        elif status.state == "up" and status.seconds is not None and self._seconds is None:
+        elif status.state == "up" and status.seconds is not None and self.seconds is None:
             self._started_s = min(self._started_s or now, now - status.seconds)
         if status.state == "failed":
             self.lost(f"the Ray head failed: {status.cause or 'it gave no reason'}", now)
@@ -59,8 +64,8 @@ class RayView:
         self.connected = True
         if self.complete(wanted):
             self.cause = None
-            if self._seconds is None and self._started_s is not None:
-                self._seconds = now - self._started_s
+            if self.seconds is None and self._started_s is not None:
+                self.seconds = now - self._started_s
 
     def lost(self, cause: str, now: float) -> None:
         """The head, the GCS or the way to it is gone: a new epoch is due, after a pause that
@@ -103,7 +108,7 @@ class RayView:
             word = "complete"
         elif self._due_s is not None:
             word = "failed"
-        elif self._seconds is not None or (self.connected and self._gate_deadline is not None):
+        elif self.seconds is not None or (self.connected and self._gate_deadline is not None):
             word = "partial" if self.connected else "starting"
         else:
             word = "starting"
@@ -115,7 +120,7 @@ class RayView:
             nodes_wanted=len(wanted),
             address=f"{target.head_address}:{target.gcs_port}" if target else None,
             cause=self.cause or self._absent(wanted, word),
-            seconds=None if self._seconds is None else round(self._seconds, 3),
+            seconds=None if self.seconds is None else round(self.seconds, 3),
         )
 
     def _absent(self, wanted: frozenset[str], word: str) -> str | None:
@@ -127,4 +132,4 @@ class RayView:
         self.alive = frozenset()
         self.connected = False
         self._epoch_since = now
-        self._started_s = self._seconds = self._due_s = None
+        self._started_s = self.seconds = self._due_s = None

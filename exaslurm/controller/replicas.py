@@ -35,8 +35,9 @@ Process = tuple[int, int]
 
 @dataclass(slots=True)
 class Replica:
-    """One replica of the cell. ``verified`` is the process that answered the canary; times are
-    monotonic seconds."""
+    """One replica of the cell. ``verified`` is the process that answered a canary; ``presumed``
+    one that answered an earlier controller's. ``trusted_until_s`` is how long it counts as ready
+    without a word from its node, after this controller's start. Times are monotonic seconds."""
 
     binding: ReplicaBinding
     model: ModelPlan
@@ -45,6 +46,7 @@ class Replica:
     engine: EngineStatus | None = None
     verified: Process | None = None
     presumed: Process | None = None
+    trusted_until_s: float | None = None
     healthy_s: float | None = None
     ready_s: float | None = None
     canary_due_s: float = 0.0
@@ -92,6 +94,7 @@ class Replica:
         was_healthy = self.is_healthy
         self.engine = status
         self.unreachable = None
+        self.trusted_until_s = None
         stage_s, load_s = status.stage_s, status.load_s
         self.phases = dataclasses.replace(
             self.phases,
@@ -143,7 +146,7 @@ class Replica:
         if self.unreachable is not None:
             return "failed"
         if self.engine is None:
-            return "pending"
+            return "ready" if self.trusted_until_s is not None else "pending"
         answered = self.process is not None and self.process in (self.verified, self.presumed)
         if self.is_healthy and answered:
             return "ready"
@@ -158,12 +161,23 @@ class Replica:
             return self.engine.cause
         return self.canary_cause if self.state == "warming" else None
 
+    def recall(self, process: Process | None, phases: PhaseTimes, trusted_until_s: float) -> None:
+        """What an earlier controller knew."""
+        self.phases = phases
+        self.presumed = process
+        self.trusted_until_s = trusted_until_s if process is not None else None
+
+    def tick(self, now: float) -> None:
+        """Time passes."""
+        if self.trusted_until_s is not None and now >= self.trusted_until_s:
+            self.trusted_until_s = None
+
     def move(self, binding: ReplicaBinding) -> None:
         """Start anew in another place."""
         self.moved_from = (*self.moved_from, self.binding.node)
         self.binding = binding
         self.engine = None
-        self.verified = self.presumed = None
+        self.verified = self.presumed = self.trusted_until_s = None
         self.healthy_s = self.ready_s = None
         self.canary_cause = self.unreachable = None
         self.canary_runs = False
