@@ -20,6 +20,8 @@ from exaslurm.util.process import is_alive, start_ticks
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 _PAUSE_S = 0.1
+# No submit or stop takes this long: an owner file of that age was left by a host that died.
+_STALE_S = 3600.0
 
 
 @contextlib.contextmanager
@@ -58,13 +60,13 @@ def _flocked(fd: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def _owned(path: Path, deadline: float, timeout_s: float) -> Iterator[None]:
-    """Be the one whose name is in the owner file. One that was left by a dead process of this
-    host is taken over; what another host's process does cannot be seen from here."""
+    """Be the one whose name is in the owner file. One that was left by a dead process is taken
+    over; what another host's process does cannot be seen from here, only how old the file is."""
     host, pid = socket.gethostname(), os.getpid()
     mine = json.dumps({"host": host, "pid": pid, "start_ticks": start_ticks(pid)})
     while not create_once(path, mine):
         owner = _read_owner(path)
-        if owner is not None and owner[0] == host and not is_alive(owner[1], owner[2]):
+        if owner is not None and _is_dead(owner, path, host):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
             continue
@@ -74,6 +76,15 @@ def _owned(path: Path, deadline: float, timeout_s: float) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _is_dead(owner: tuple[str, int, int], path: Path, host: str) -> bool:
+    if owner[0] == host:
+        return not is_alive(owner[1], owner[2])
+    try:
+        return time.time() - path.stat().st_mtime > _STALE_S
+    except OSError:
+        return False
 
 
 def _read_owner(path: Path) -> tuple[str, int, int] | None:

@@ -6,12 +6,17 @@ against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exaslurm.slurm.client import Slurm
+from tests.lab.kit import RunningLab, require
 
 
 class FakeSlurm:
@@ -63,3 +68,47 @@ def job_line() -> Callable[..., str]:
         return f"{ident}|{name}|{state}|c[1-2]|{when}|None"
 
     return line
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODE_PYTHON = Path(os.environ.get("EXASLURM_ENV", "/opt/exaslurm/env")) / "bin" / "python"
+
+
+class ProductLab(RunningLab):
+    """A lab in which this tree's code is run."""
+
+    def exaslurm(
+        self, *arguments: str, host: str = "login", user: str = "exa1", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """``python -m exaslurm``, whatever comes of it."""
+        words = ["-m", "exaslurm", *arguments]
+        return self.run("exec", "--user", user, host, "--", *self.python(*words, **variables))
+
+    def eval(self, code: str, *arguments: str, host: str = "login", **variables: str) -> Any:
+        """Run Python in a host; the JSON that it prints last."""
+        printed = self.on(host, *self.python("-c", code, *arguments, **variables))
+        return json.loads(printed.splitlines()[-1])
+
+    @staticmethod
+    def python(*arguments: str, **variables: str) -> list[str]:
+        env = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+        return ["env", *(f"{k}={v}" for k, v in env.items()), str(NODE_PYTHON), *arguments]
+
+
+def product_lab(kind: str) -> Iterator[ProductLab]:
+    """Bring up a lab of ``PROFILE-VERSION`` with three nodes, and take it away."""
+    profile, _, version = kind.partition("-")
+    require(version)
+    if not NODE_PYTHON.is_file():
+        pytest.skip(f"no {NODE_PYTHON}: scripts/env")
+    lab = ProductLab(f"t{os.getpid()}{profile[0]}{version.replace('.', '')}", profile, version)
+    try:
+        lab.up(3)
+        yield lab
+    finally:
+        lab.run("down")
+
+
+@pytest.fixture(scope="module", params=["wide-22.05", "real-24.11"])
+def slurm_lab(request: pytest.FixtureRequest) -> Iterator[ProductLab]:
+    yield from product_lab(request.param)
