@@ -61,7 +61,7 @@ def test_search_order(environ: dict[str, str], put: Callable[..., Path], tmp_pat
 
 
 def test_unknown_site_names_the_nearest(environ: dict[str, str]) -> None:
-    with pytest.raises(SiteError, match="unknown site 'lba'; did you mean lab?") as caught:
+    with pytest.raises(SiteError, match=r"unknown site 'lba'; did you mean lab\?") as caught:
         load_site("lba", environ)
     assert environ["EXASLURM_SITE_CONFIG"] in (caught.value.remedy or "")
     with pytest.raises(SiteError, match="unknown site"):
@@ -120,7 +120,7 @@ def test_a_problem_in_the_base_names_the_base(
 def test_a_file_can_be_checked_by_its_path(put: Callable[..., Path]) -> None:
     path = put("mine", BASE.format(name="mine"))
     assert load_site(str(path), {}).name == "mine"
-    with pytest.raises(SiteError, match="cannot read .*/none.yaml: No such file"):
+    with pytest.raises(SiteError, match=r"cannot read .*/none.yaml: No such file"):
         load_site(str(path.parent / "none.yaml"), {})
 
 

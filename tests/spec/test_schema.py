@@ -48,7 +48,7 @@ HEAD = (
     ],
 )
 def test_editors_see_what_is_wrong(text: str, where: str) -> None:
-    name = text.split(":")[0]
+    name = text.partition(":")[0]
     head = "".join(line + "\n" for line in HEAD.splitlines() if not line.startswith(name + ":"))
     assert errors(HEAD) == []
     assert errors(head + text) == [where]
