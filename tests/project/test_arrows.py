@@ -31,7 +31,7 @@ ROOMS: dict[str, set[str]] = {
     "submit": {"spec", "site", "plan", "render"},
     "doctor": {"site"},
     "bind": set(),
-    "bootstrap": set(),
+    "bootstrap": {"facts"},
     "facts": set(),
     "engines": set(),
     "models": set(),
