@@ -50,7 +50,7 @@ class Cell:
         self.stopping = False
         self.failure: str | None = None
         self._submitted_s = submitted_s if submitted_s is not None else marker.started_s
-        self._engines_started = False
+        self.engines_started = False
         self._served_once = False
 
     # -- what comes in
@@ -59,7 +59,7 @@ class Cell:
         """Go on where an earlier controller of this job was: engines that run are not touched,
         and those that served are ready until their node or their canary says otherwise."""
         self.bind(binding)
-        self._engines_started = True
+        self.engines_started = True
         if memory is None or memory.started_s != self.marker.started_s:
             return
         self.ray.recall(memory.ray_epoch, memory.ray_seconds)
@@ -92,12 +92,19 @@ class Cell:
                 self.replicas[place.id] = make_replica(self.plan, place)
         self._note_reserve()
 
-    def move(self, replica: Replica, place: ReplicaBinding) -> None:
-        """Give a replica another place."""
+    def place(self, place: ReplicaBinding) -> None:
+        """Give a replica another place, or its first one."""
         assert self.binding is not None
-        replica.move(place)
-        places = tuple(place if old.id == place.id else old for old in self.binding.replicas)
-        self.binding = dataclasses.replace(self.binding, replicas=places)
+        replica = self.replicas.get(place.id)
+        if replica is None:
+            self.replicas[place.id] = make_replica(self.plan, place)
+        else:
+            replica.move(place)
+        places = {old.id: old for old in self.binding.replicas} | {place.id: place}
+        self.binding = dataclasses.replace(
+            self.binding, replicas=tuple(places[name] for name in sorted(places))
+        )
+        self._note_reserve()
 
     def on_canary(self, replica: Replica, process: Process, cause: str | None, now: float) -> None:
         """The end of a canary."""
@@ -127,10 +134,10 @@ class Cell:
         self.ray.advance(now)
         for replica in self.replicas.values():
             replica.tick(now)
-        if self.binding is not None and not self._engines_started:
-            self._engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
+        if self.binding is not None and not self.engines_started:
+            self.engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
         places: dict[str, list[ReplicaBinding]] = {}
-        if self._engines_started and not self.stopping:
+        if self.engines_started and not self.stopping:
             for replica in self.replicas.values():
                 places.setdefault(replica.binding.node, []).append(replica.binding)
         return [
@@ -142,6 +149,16 @@ class Cell:
                 engines=places.get(node.name, ()),
                 stop=self.stopping,
             )
+        ]
+
+    def silent_replicas(self, now: float) -> list[Replica]:
+        """Replicas on nodes whose agent says nothing any more; their engines may still serve."""
+        return [
+            replica
+            for replica in self.replicas.values()
+            if (node := self.members.nodes.get(replica.binding.node)) is not None
+            and node.report is not None
+            and node.age_s(now) > SILENT_AFTER_S
         ]
 
     def canaries_due(self, now: float) -> list[Replica]:
@@ -161,15 +178,22 @@ class Cell:
 
     # -- what goes out
 
-    def phase(self) -> Phase:
+    def hopeless(self, now: float) -> str | None:
+        """Why the cell cannot start: it is too late, and there are too few nodes."""
+        if self.binding is not None or not self.members.deadline_over(now):
+            return None
+        shortage = self.members.shortage()
+        return f"{shortage}; {self.members.problem(now)}" if shortage else None
+
+    def phase(self, now: float) -> Phase:
         """How far the cell is."""
-        if self.stopping:
-            return "failed" if self.failure else "stopping"
-        if self.failure:
+        if self.failure or self.hopeless(now):
             return "failed"
+        if self.stopping:
+            return "stopping"
         if self.binding is None:
             return "nodes"
-        if not self._engines_started:
+        if not self.engines_started:
             return "ray"
         states = [replica.state for replica in self.replicas.values()]
         if all(state == "ready" for state in states):
@@ -182,13 +206,16 @@ class Cell:
         """The first cause of what is wrong, in the order of bring-up."""
         if self.failure or self.stopping:
             return self.failure
+        hopeless = self.hopeless(now)
+        if hopeless is not None:
+            return hopeless
         problem = self.members.problem(now)
         if problem is not None:
             return problem
         for replica in self.replicas.values():
             if replica.cause is not None:
                 return f"{replica.id} on {replica.binding.node}: {replica.cause}"
-        return self.ray.cause if self.binding is not None and not self._engines_started else None
+        return self.ray.cause if self.binding is not None and not self.engines_started else None
 
     def state(self, now: float, seq: int) -> CellState:
         """The answer to ``GET /v1/state``."""
@@ -198,7 +225,7 @@ class Cell:
             plan_hash=self.plan.hash,
             job_id=self.marker.job_id,
             seq=seq,
-            phase=self.phase(),
+            phase=self.phase(now),
             cause=self.cause(now),
             nodes=self.members.states(now),
             ray=self.ray.state(self.wanted_in_ray(now)),
@@ -227,7 +254,9 @@ class Cell:
             ray_epoch=self.ray.epoch,
             ray_seconds=self.ray.seconds,
             replicas={
-                replica.id: ReplicaMemory(process=replica.verified, phases=replica.phases)
+                replica.id: ReplicaMemory(
+                    process=replica.verified or replica.presumed, phases=replica.phases
+                )
                 for replica in self.replicas.values()
             },
         )

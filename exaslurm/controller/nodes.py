@@ -13,6 +13,7 @@ from exaslurm.errors import AllocationError
 HEARTBEAT_S = 5.0
 SILENT_AFTER_S = 3 * HEARTBEAT_S
 LOST_AFTER_S = 12 * HEARTBEAT_S
+WONDER_AFTER_S = 20.0
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Membership:
             for name in names
         }
         self._cell = cell
+        self._since = now
         self._deadline = now + deadline_s
         self._deadline_s = deadline_s
 
@@ -78,6 +80,10 @@ class Membership:
     def missing(self) -> list[Node]:
         """Nodes that have never reported."""
         return [node for node in self.nodes.values() if node.report is None]
+
+    def late(self, now: float) -> list[Node]:
+        """Nodes that have not reported although it is time to wonder why."""
+        return self.missing() if now - self._since > min(WONDER_AFTER_S, self._deadline_s) else []
 
     def deadline_over(self, now: float) -> bool:
         """Whether the time to wait for nodes is over."""

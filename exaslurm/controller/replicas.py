@@ -55,7 +55,7 @@ class Replica:
     unreachable: str | None = None
     draining: bool = False
     failures_forgiven: int = 0
-    moved_from: tuple[str, ...] = ()
+    failed_on: frozenset[str] = frozenset()
 
     @property
     def id(self) -> str:
@@ -130,6 +130,7 @@ class Replica:
         self.verified = process
         self.ready_s = now
         self.failures_forgiven = self.engine.restarts if self.engine else 0
+        self.failed_on = frozenset()
         if self.phases.warm_up_s is None and self.healthy_s is not None:
             self.phases = dataclasses.replace(self.phases, warm_up_s=now - self.healthy_s)
 
@@ -174,7 +175,8 @@ class Replica:
 
     def move(self, binding: ReplicaBinding) -> None:
         """Start anew in another place."""
-        self.moved_from = (*self.moved_from, self.binding.node)
+        if self.unreachable is None:
+            self.failed_on |= {self.binding.node}
         self.binding = binding
         self.engine = None
         self.verified = self.presumed = self.trusted_until_s = None
