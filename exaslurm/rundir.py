@@ -92,7 +92,9 @@ class GenerationDir:
 
     def make(self, cells: tuple[str, ...]) -> None:
         """Make every directory of the generation, 0700."""
-        for path in (self.path, self.scripts, self.submissions, self.path / "logs" / "replicas"):
+        logs = self.path / "logs"
+        places = (self.path, self.scripts, self.submissions, self.path / "cells", logs)
+        for path in (*places, logs / "replicas"):
             make_private_dir(path)
         for cell in cells:
             make_private_dir(self.cell(cell))

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from exaslurm.core.cell import CellRecord
+from exaslurm.core.codec import dumps
+from exaslurm.errors import DeploymentError, QueryFailed, SubmitAmbiguous, WaitTimeout
+from exaslurm.keys.secrets import read_secret
+from exaslurm.rundir import RunDir
+from exaslurm.submit.stop import stop
+from tests.submit.conftest import Desk
+
+
+@dataclass
+class Controller:
+    """Takes ``POST /v1/stop`` as a cell's controller does."""
+
+    url: str
+    requests: list[tuple[str, str, object]] = field(default_factory=list)
+    on_stop: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            known.requests.append((self.path, self.headers["Authorization"], body))
+            self.send_response(204)
+            self.end_headers()
+            known.on_stop.set()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    known = Controller(f"http://127.0.0.1:{server.server_port}")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield known
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def publish(desk: Desk, cell: str, url: str) -> None:
+    item = desk.record(cell)
+    record = CellRecord(
+        deployment="hello",
+        cell=cell,
+        generation=1,
+        plan_hash=item.plan_hash,
+        job_id=str(item.job_id),
+        seq=1,
+        lease_s=30,
+        state_url=url,
+        replicas=(),
+    )
+    desk.run_dir.record(cell).write_text(dumps(record))
+
+
+def test_stop_cancels_what_has_no_controller(desk: Desk) -> None:
+    desk.submit()
+    result = desk.stop()
+    assert desk.queue.cancelled == ["100", "101"]
+    assert len(result.ended) == 2
+    assert desk.record("c000").state == "stopped"
+    assert desk.desired() == {"run": False, "generation": 1}
+    assert [line["verb"] for line in desk.history()] == ["submit", "stop"]
+
+
+def test_stop_again_does_nothing(desk: Desk) -> None:
+    desk.submit()
+    desk.stop()
+    assert desk.stop().ended == ()
+    assert desk.queue.cancelled == ["100", "101"]
+    assert len(desk.history()) == 2
+
+
+def test_submit_after_stop(desk: Desk) -> None:
+    desk.submit()
+    desk.stop()
+    assert desk.submit().generation == 2
+    assert desk.desired() == {"run": True, "generation": 2}
+
+
+def test_controllers_are_asked_first(desk: Desk, controller: Controller) -> None:
+    desk.submit()
+    publish(desk, "c000", controller.url)
+    key = read_secret(desk.run_dir.internal_key)
+
+    def end_when_asked() -> None:
+        assert controller.on_stop.wait(5)
+        desk.queue.set_state("COMPLETED", "100")
+
+    thread = threading.Thread(target=end_when_asked)
+    thread.start()
+    desk.stop()
+    thread.join()
+    assert controller.requests == [("/v1/stop", f"Bearer {key}", {"grace_s": 30.0})]
+    # The cell that was asked ended by itself; only the other one had to be cancelled.
+    assert desk.queue.cancelled == ["101"]
+    assert not desk.run_dir.record("c000").exists()
+
+
+def test_a_deaf_controller_is_cancelled(desk: Desk, controller: Controller) -> None:
+    desk.submit()
+    publish(desk, "c000", controller.url)
+    desk.stop(timeout_s=1)
+    assert controller.requests
+    assert desk.queue.cancelled == ["100", "101"]
+
+
+def test_the_record_of_another_job_is_not_trusted(desk: Desk, controller: Controller) -> None:
+    desk.submit()
+    publish(desk, "c000", controller.url)
+    path = desk.run_dir.record("c000")
+    path.write_text(path.read_text().replace('"job_id":"100"', '"job_id":"77"'))
+    desk.stop()
+    assert controller.requests == []
+
+
+def test_what_does_not_end_is_named(desk: Desk) -> None:
+    desk.submit()
+    desk.queue.obeys = False
+    with pytest.raises(WaitTimeout, match=r"c000 \(job 100\); cell c001 \(job 101\)"):
+        desk.stop(timeout_s=0.2)
+    assert desk.record("c000").state == "submitted"
+    desk.queue.obeys = True
+    desk.stop()
+    assert desk.record("c000").state == "stopped"
+
+
+def test_silent_slurm(desk: Desk) -> None:
+    desk.submit()
+    desk.queue.silent = True
+    with pytest.raises(QueryFailed):
+        desk.stop(timeout_s=0.2)
+    assert desk.desired()["run"] is False
+    assert desk.record("c000").state == "submitted"
+
+
+def test_a_job_whose_answer_was_lost_is_ended_too(desk: Desk) -> None:
+    desk.queue.failure, desk.queue.late = SubmitAmbiguous("who knows"), True
+    with pytest.raises(SubmitAmbiguous):
+        desk.submit()
+    desk.stop()
+    assert desk.queue.cancelled == ["100"]
+
+
+def test_unknown_deployment(desk: Desk) -> None:
+    with pytest.raises(DeploymentError, match="'nope'"):
+        stop(RunDir(desk.directory / "nope"))
