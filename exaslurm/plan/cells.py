@@ -24,10 +24,6 @@ class Group:
     min_nodes: int
     switches: str | None
 
-    def node_cores(self) -> int | None:
-        """Logical CPUs of a node that a job may have, None where nobody knows."""
-        return None if self.kind.cpus is None else self.kind.cpus - self.kind.reserved_cores
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -125,7 +121,7 @@ def head_of(spec: Spec, site: Site, groups: Sequence[Group], findings: Findings)
         cpus=spec.head.cpus or site.head.cpus,
         mem_gib=spec.head.mem_gib or site.head.mem_gib,
     )
-    usable = None if kind.cpus is None else kind.cpus - kind.reserved_cores
+    usable = kind.known_cores
     if usable is not None and head.cpus > usable:
         findings.add(spec.problem("head.cpus", f"{head.cpus} asked, node kind {name} has {usable}"))
     if kind.mem_gib is not None and head.mem_gib > kind.mem_gib:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from exaslurm.plan.context import Findings
 from exaslurm.site.model import NodeKind, Site
 from exaslurm.spec.model import Spec
-from exaslurm.util.fields import directive_pair, time_limit_s
+from exaslurm.util.fields import TIME, WORD, directive_pair, time_limit_s
 from exaslurm.util.yaml_lines import nearest
 
 Directives = tuple[tuple[str, str | None], ...]
@@ -28,7 +28,6 @@ ENVIRON_DEFAULTS: Mapping[str, str] = {
 }
 # The key of the spec that fills a directive.
 _SPEC_KEYS = {"time": "time_limit", "mem": "models"}
-_WORD = re.compile(r"[A-Za-z0-9_.,:;@%+=/&|*()\[\]!~^-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,8 @@ def job_options(
         value = environ.get(name)
         if getattr(spec, key) is not None or not value:
             return None
-        if not _WORD.fullmatch(value):
+        pattern = TIME if key == "time_limit" else WORD
+        if not re.fullmatch(pattern, value, re.ASCII):
             findings.add(spec.problem(key, f"{name} in your environment is {value!r}: not usable"))
             return None
         if key != "partition":

@@ -148,7 +148,7 @@ def _head_ask(head: HeadNode, site: Site) -> Ask:
     kind = head.kind
     cpus, mem_gib = head.cpus, head.mem_gib
     if kind.exclusive:
-        cpus = kind.cpus - kind.reserved_cores if kind.cpus else cpus
+        cpus = kind.known_cores or cpus
         mem_gib = kind.mem_gib or mem_gib
     return Ask(
         kind=kind,
@@ -165,7 +165,7 @@ def _worker_ask(part: Part, load: Load, head: HeadNode | None, site: Site) -> As
     """Whole nodes where the site gives only those, else what the fullest node needs, so that
     others can use the rest."""
     group, kind = part.group, part.group.kind
-    most_cpus, most_mib = group.node_cores(), None
+    most_cpus, most_mib = kind.known_cores, None
     if kind.mem_gib is not None:
         most_mib = round(kind.mem_gib * 1024)
     extra_cpus = max(site.service.cores, head.cpus if head else 0)

@@ -109,15 +109,15 @@ def _per_node(spec: Spec, groups: Sequence[Group]) -> int:
 
 def _share(gpus: int, group: Group, density: int) -> float:
     """The part of a node that one replica may use, by its GPUs, else by the number of replicas."""
-    if gpus and group.kind.gpus:
-        return min(1.0, gpus / group.kind.gpus)
+    if gpus and group.kind.known_gpus:
+        return min(1.0, gpus / group.kind.known_gpus)
     return 1.0 / max(1, density)
 
 
 def _cores(group: Group, gpus: int, density: int, reserve: int) -> int:
     if group.kind.per_replica.cores is not None:
         return group.kind.per_replica.cores
-    cores = group.node_cores()
+    cores = group.kind.known_cores
     if cores is None:
         return 1
     return max(1, int((cores - reserve) * _share(gpus, group, density) + 1e-9))
@@ -154,8 +154,8 @@ def _check_gpus(
             )
         )
         return False
-    known = [group for group in groups if group.kind.gpus is not None]
-    most = max((group.kind.gpus or 0 for group in known), default=0)
+    known = [group for group in groups if group.kind.known_gpus is not None]
+    most = max((group.kind.known_gpus or 0 for group in known), default=0)
     if len(known) < len(groups) or gpus <= most:
         return True
     asked = f"{gpus} asked"
@@ -178,7 +178,7 @@ def _check_room(
     findings: Findings,
 ) -> None:
     """Report what no single node can give."""
-    cores = [group.node_cores() for group in groups]
+    cores = [group.kind.known_cores for group in groups]
     most_cores = max((count for count in cores if count is not None), default=0)
     if None not in cores and slot.cores > most_cores:
         findings.add(

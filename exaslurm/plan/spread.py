@@ -118,14 +118,14 @@ def _empty(parts: Sequence[Part], reserve_gib: float, head_gib: float) -> Filled
     for number, part in enumerate(parts):
         for _ in range(part.nodes):
             order = len(rooms)
-            cores, kind = part.group.node_cores(), part.group.kind
+            kind = part.group.kind
             reserved = reserve_gib if order else max(reserve_gib, head_gib)
             room = Room(
                 name=str(order),
                 order=order,
                 switch=None,
-                gpus=UNKNOWN if kind.gpus is None else kind.gpus,
-                cores=UNKNOWN if cores is None else cores,
+                gpus=UNKNOWN if kind.known_gpus is None else kind.known_gpus,
+                cores=UNKNOWN if kind.known_cores is None else kind.known_cores,
                 mem_mib=UNKNOWN
                 if kind.mem_gib is None
                 else round((kind.mem_gib - reserved) * 1024),
@@ -155,10 +155,10 @@ def _no_room(
 
 def _describe(group: Group, reserve_gib: float) -> str:
     has = []
-    if group.kind.gpus is not None:
-        has.append(f"{group.kind.gpus} GPUs")
-    if group.node_cores() is not None:
-        has.append(f"{group.node_cores()} cores")
+    if group.kind.known_gpus is not None:
+        has.append(f"{group.kind.known_gpus} GPUs")
+    if group.kind.known_cores is not None:
+        has.append(f"{group.kind.known_cores} cores")
     if group.kind.mem_gib is not None:
         has.append(f"{group.kind.mem_gib - reserve_gib:g} GiB for replicas")
     return f"{group.nodes} nodes of kind {group.kind_name} ({', '.join(has) or 'size not known'})"

@@ -108,7 +108,9 @@ class NodeKind(Section):
     partition: Word | None = Field(default=None, description="Partition. Default: Slurm's.")
     cpus: Count | None = Field(default=None, description="Logical CPUs of a node.")
     mem_gib: Positive | None = Field(default=None, description="Memory that a job may have, GiB.")
-    gpus: Natural | None = Field(default=None, description="GPUs of a node.")
+    gpus: Natural | None = Field(
+        default=None, description="GPUs of a node. Default: none, if cpus is given."
+    )
     gpu_type: Word | None = Field(default=None, description="Type in the GRES name, such as a100.")
     device: Literal["cpu", "cuda", "rocm", "xpu"] | None = Field(
         default=None, description="What engines run on. Default: cuda if there are GPUs, else cpu."
@@ -127,6 +129,16 @@ class NodeKind(Section):
     per_replica: ReplicaDefaults = Field(
         default=ReplicaDefaults(), description="What a replica gets where the spec is silent."
     )
+
+    @property
+    def known_gpus(self) -> int | None:
+        """GPUs of a node, None where nobody knows."""
+        return 0 if self.gpus is None and self.cpus is not None else self.gpus
+
+    @property
+    def known_cores(self) -> int | None:
+        """Logical CPUs of a node that a job may have, None where nobody knows."""
+        return None if self.cpus is None else self.cpus - self.reserved_cores
 
 
 class Partition(Section):

@@ -96,9 +96,9 @@ def _message(kind: type[BaseModel], path: Path, details: ErrorDetails) -> str:
         message, hint = "unknown key", nearest(str(path[-1]), keys_at(kind, path[:-1]))
     elif type_ == "literal_error":
         valid = re.findall(r"'([^']*)'", str(context["expected"]))
-        message = f"must be one of {', '.join(valid)}"
+        message = f"must be one of {', '.join(valid)}" if valid[1:] else f"must be {valid[0]}"
         given = details["input"]
-        if isinstance(given, str):
+        if isinstance(given, str) and valid[1:]:
             close = nearest(given, valid)
             hint = close if "did you mean" in close else ""
     else:

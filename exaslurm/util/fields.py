@@ -24,9 +24,9 @@ from exaslurm.util.yaml_lines import Document, Path, Problem, key_path, text_of
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_WORD = r"[A-Za-z0-9_.,:;@%+=/&|*()\[\]!~^-]+"
-_TIME = r"(?:\d+-\d+(?::\d+){0,2}|\d+(?::\d+){0,2}|(?i:unlimited|infinite))"
-_SWITCHES = r"\d+(?:@" + _TIME + r")?"
+WORD = r"[A-Za-z0-9_.,:;@%+=/&|*()\[\]!~^-]+"
+TIME = r"(?:\d+-\d+(?::\d+){0,2}|\d+(?::\d+){0,2}|(?i:unlimited|infinite))"
+_SWITCHES = r"\d+(?:@" + TIME + r")?"
 _DIRECTIVE = r"(?:--)?[a-z][a-z0-9-]*(?:=.+)?"
 
 T = TypeVar("T")
@@ -135,18 +135,18 @@ EnvName = Annotated[str, _matching(_ENV_NAME, "not a name of an environment vari
 Word = Annotated[
     str,
     TEXT,
-    _matching(_WORD, "must be one word of letters, digits and _.,:;@%+=/&|*()[]!~^-"),
-    _scalar(_WORD),
+    _matching(WORD, "must be one word of letters, digits and _.,:;@%+=/&|*()[]!~^-"),
+    _scalar(WORD),
 ]
 TimeLimit = Annotated[
     str,
     TEXT,
     _matching(
-        _TIME,
+        TIME,
         "use minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, "
         "days-hours:minutes:seconds or UNLIMITED",
     ),
-    _scalar(_TIME.replace("(?i:unlimited|infinite)", "UNLIMITED|INFINITE|unlimited|infinite")),
+    _scalar(TIME.replace("(?i:unlimited|infinite)", "UNLIMITED|INFINITE|unlimited|infinite")),
 ]
 Switches = Annotated[str, TEXT, _matching(_SWITCHES, "use COUNT or COUNT@TIME"), _scalar()]
 Directive = Annotated[
