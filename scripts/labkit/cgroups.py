@@ -16,6 +16,7 @@ from labkit.mountplan import Mount
 
 NEEDED = ("cpuset", "freezer", "memory", "cpuacct", "devices")
 MOUNT_POINT = "/sys/fs/cgroup"
+REMOVE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,14 @@ class Hierarchy:
     version: int
     controllers: tuple[str, ...]  # of version 1
     mount_point: Path
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a host's processes live in one hierarchy."""
+
+    root: str  # what the host sees as the root of the hierarchy
+    inner: str  # the cgroup that its processes join; the same one in version 1
 
 
 def parse_mounts(mountinfo: str) -> list[Hierarchy]:
@@ -91,21 +100,36 @@ def _enable(directory: Path, controller: str) -> None:
             raise
 
 
-def create(hierarchies: list[Hierarchy], lab: str, host: str) -> list[str]:
-    """Make the host's cgroups and return the directories that its processes join."""
-    join = []
+def create(hierarchies: list[Hierarchy], lab: str, host: str) -> list[Place]:
+    """Make the host's cgroups, the parts of all hierarchies in which its processes will live."""
+    places = []
     for hierarchy in hierarchies:
         parent = lab_directory(hierarchy, lab)
-        directory = parent / host
-        directory.mkdir(parents=True, exist_ok=True)
+        directory = inner = parent / host
         if hierarchy.version == 2:
+            # A host that is started again finds here what its last life handed on.
+            _remove_tree(directory, time.monotonic() + REMOVE_TIMEOUT_S)
+            inner = directory / "init"
+            inner.mkdir(parents=True)
             _delegate(hierarchy.mount_point)
             _delegate(parent)
-        elif "cpuset" in hierarchy.controllers:
-            _copy_cpuset(parent)
-            _copy_cpuset(directory)
-        join.append(str(directory))
-    return join
+        else:
+            directory.mkdir(parents=True, exist_ok=True)
+            if "cpuset" in hierarchy.controllers:
+                _copy_cpuset(parent)
+                _copy_cpuset(directory)
+        places.append(Place(str(directory), str(inner)))
+    return places
+
+
+def hand_on(places: list[Place]) -> None:
+    """Offer the controllers to Slurm, once the first process has moved to the inner cgroup.
+
+    In version 2 only a cgroup without processes of its own can hand controllers on.
+    """
+    for place in places:
+        if place.inner != place.root:
+            _delegate(Path(place.root))
 
 
 def plan_cgroup_mounts(hierarchies: list[Hierarchy]) -> list[Mount]:
@@ -130,21 +154,26 @@ def directories_left(lab: str) -> list[Path]:
     return [place for place in places if place.is_dir()]
 
 
-def remove(lab: str, timeout_s: float = 10) -> None:
-    """Remove the lab's cgroups, innermost first; their processes must have ended."""
-    deadline = time.monotonic() + timeout_s
+def _remove_tree(top: Path, deadline: float) -> None:
+    """Remove a cgroup and those below it, innermost first; their processes must have ended."""
+    inner = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True)
+    for directory in [*inner, top]:
+        while True:
+            try:
+                directory.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                # The kernel lets go of ended processes a moment after they are gone.
+                if error.errno == errno.EBUSY and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
+                raise LabError(f"{directory}: cannot be removed: {error.strerror}") from error
+            break
+
+
+def remove(lab: str) -> None:
+    """Remove all cgroups of the lab."""
+    deadline = time.monotonic() + REMOVE_TIMEOUT_S
     for top in directories_left(lab):
-        inner = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True)
-        for directory in [*inner, top]:
-            while True:
-                try:
-                    directory.rmdir()
-                except FileNotFoundError:
-                    pass
-                except OSError as error:
-                    # The kernel lets go of ended processes a moment after they are gone.
-                    if error.errno == errno.EBUSY and time.monotonic() < deadline:
-                        time.sleep(0.05)
-                        continue
-                    raise LabError(f"{directory}: cannot be removed: {error.strerror}") from error
-                break
+        _remove_tree(top, deadline)

@@ -78,12 +78,15 @@ def reap_for_ever() -> None:
 
 def main(spec_path: str) -> int:
     spec: dict[str, Any] = json.loads(Path(spec_path).read_text())
-    for directory in spec["cgroups"]:
-        Path(directory, "cgroup.procs").write_text("0")
+    for place in spec["cgroups"]:
+        Path(place["root"], "cgroup.procs").write_text("0")
     if spec["cores"]:
         os.sched_setaffinity(0, spec["cores"])
     os.setsid()
+    # The cgroup that the process is in at this moment becomes the root of its namespace.
     syscalls.unshare(syscalls.ALL_NAMESPACES)
+    for place in spec["cgroups"]:
+        Path(place["inner"], "cgroup.procs").write_text("0")
     child = os.fork()
     if child:
         # Only the child is in the new PID namespace; this process knows its outer pid.

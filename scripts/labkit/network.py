@@ -80,9 +80,11 @@ def build_switch(fabric_pid: int, subnet: int) -> None:
 def connect_host(fabric_pid: int, holder_pid: int, subnet: int, host: Host) -> None:
     """Give the host its interface `eth0`, wired to the switch."""
     port = f"p-{host.name}"
+    # The same after a restart, as that of a real interface: the others have it in their tables.
+    mac = f"02:00:0a:4d:{subnet:02x}:{host.number:02x}"
     _ip(
         [
-            f"link add {port} type veth peer name eth0 netns {holder_pid}",
+            f"link add {port} type veth peer name eth0 address {mac} netns {holder_pid}",
             f"link set {port} master {BRIDGE} up",
         ],
         fabric_pid,

@@ -24,13 +24,17 @@ STOP_TIMEOUT_S = 20.0
 
 
 def _start_holder(
-    directory: Path, hostname: str, cores: tuple[int, ...], join: list[str], mounts: list[Mount]
+    directory: Path,
+    hostname: str,
+    cores: tuple[int, ...],
+    places: list[cgroups.Place],
+    mounts: list[Mount],
 ) -> Holder:
     """Start holder.py and wait until its namespaces stand."""
     spec = {
         "hostname": hostname,
         "cores": cores,
-        "cgroups": join,
+        "cgroups": [asdict(place) for place in places],
         "mounts": [asdict(mount) for mount in mounts],
     }
     spec_path = directory / "holder.json"
@@ -52,7 +56,7 @@ def _start_holder(
     found = processes.look_up(pid)
     if found is None:
         raise LabError(f"{hostname}: its first process ({pid}) ended at once")
-    return Holder(pid, found.started, tuple(join))
+    return Holder(pid, found.started, tuple(place.inner for place in places))
 
 
 def start_switch(record: LabRecord) -> LabRecord:
@@ -91,7 +95,7 @@ def power_on(record: LabRecord, name: str) -> LabRecord:
     fabric = record.switch_pid()
     _make_directories(record, host)
     hierarchies = cgroups.detect() if record.config.profile == "real" else []
-    join = cgroups.create(hierarchies, record.config.name, name)
+    places = cgroups.create(hierarchies, record.config.name, name)
     mounts = plan_mounts(
         record.paths,
         name,
@@ -99,7 +103,8 @@ def power_on(record: LabRecord, name: str) -> LabRecord:
         cgroups.plan_cgroup_mounts(hierarchies),
         SOURCE_TREE,
     )
-    holder = _start_holder(record.paths.host(name), name, host.cores, join, mounts)
+    holder = _start_holder(record.paths.host(name), name, host.cores, places, mounts)
+    cgroups.hand_on(places)
     record = record.with_holder(name, holder)
     record.save()
     network.connect_host(fabric, holder.pid, record.subnet, host)

@@ -141,7 +141,8 @@ def cgroup_conf(settings: SlurmSettings) -> str:
         return f"CgroupPlugin={plugin}\n"
     lines = [f"CgroupPlugin=cgroup/v{settings.cgroup_version}", "ConstrainCores=yes"]
     if settings.cgroup_version == 2:
-        lines.append("IgnoreSystemd=yes")
+        # A host has no systemd that would make its scopes and hand controllers on.
+        lines += ["IgnoreSystemd=yes", "EnableControllers=yes"]
     return "\n".join(lines) + "\n"
 
 

@@ -68,12 +68,12 @@ def wait_for(what: str, true: Callable[[], bool], timeout_s: float = 30) -> None
         time.sleep(0.1)
 
 
-def require(slurm: str) -> None:
+def require(slurm: str, *, accounting: bool = False) -> None:
     """Skip the test where such a lab cannot be."""
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
     root = Path("/") if slurm == "22.05" else CHROOT_DIR
-    if packages := prerequisites.missing_packages(root):
+    if packages := prerequisites.missing_packages(root, accounting):
         pytest.skip(f"a lab needs {', '.join(packages)}")
     if not (root / "usr/sbin/slurmctld").is_file():
         pytest.skip(f"no Slurm {slurm}: scripts/lab chroot")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.kit import RunningLab, wait_for
+from tests.lab.kit import RunningLab, require, wait_for
 
 pytestmark = pytest.mark.lab
 
@@ -105,3 +107,34 @@ def test_slurm_is_of_the_right_version(any_lab: RunningLab) -> None:
     assert status["version"].startswith(any_lab.slurm)
     assert any_lab.on("login", "sbatch", "--version").split()[1] == status["version"]
     assert status["trouble"] is None
+
+
+@pytest.fixture(scope="module", params=["22.05", "24.11"])
+def accounted(request: pytest.FixtureRequest) -> Iterator[RunningLab]:
+    """A lab with slurmdbd."""
+    lab = RunningLab(f"acct{request.param.replace('.', '')}-{os.getpid()}", "wide", request.param)
+    require(lab.slurm, accounting=True)
+    lab.lab("up", "--nodes=2", f"--slurm={lab.slurm}", "--accounting")
+    yield lab
+    lab.lab("down")
+
+
+def test_accounting_knows_finished_jobs(accounted: RunningLab) -> None:
+    job = submit(accounted, "--wrap=exit 3")
+    fields = ("sacct", "-X", "-n", "-P", "-j", job, "-o", "User,Account,State,ExitCode")
+    wait_for(
+        "sacct has the job's end",
+        lambda: accounted.on("login", *fields).strip() == "exa1|exa|FAILED|3:0",
+    )
+    assert set(accounted.status()["hosts"]["ctl"]["daemons"]) == {
+        *("munged", "bindfs", "mariadbd", "slurmdbd", "slurmctld"),
+    }
+
+
+def test_accounting_survives_the_controller(accounted: RunningLab) -> None:
+    job = submit(accounted, "--wrap=true")
+    state = ("sacct", "-X", "-n", "-P", "-j", job, "-o", "State")
+    wait_for("it is done", lambda: accounted.on("login", *state).strip() == "COMPLETED")
+    accounted.lab("kill-node", "ctl")
+    accounted.lab("start-node", "ctl")
+    assert accounted.on("login", *state).strip() == "COMPLETED"
