@@ -1,0 +1,278 @@
+"""One replica's engine on this node, from staging to its end and again.
+
+An engine is started through init and named ``engine:<replica>``; it goes on when the agent dies,
+and the next agent adopts it by pid and start time. All state is in ``EngineStatus``; whoever
+changes it calls ``changed``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import errno
+import logging
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+from exaslurm.agent.affinity import cpus_of
+from exaslurm.agent.children import Child, Children
+from exaslurm.agent.engine_state import EngineState, StateFiles
+from exaslurm.agent.first_cause import RESTART_MARKER, TAIL_BYTES, cause_of_end
+from exaslurm.agent.preflight import OptionCheck
+from exaslurm.agent.probe import EngineProbe
+from exaslurm.agent.settings import Times
+from exaslurm.agent.staging import Stager
+from exaslurm.agent.tail import tail
+from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.cell import EngineStatus
+from exaslurm.core.plan import Plan
+from exaslurm.engines.build import build_engine
+from exaslurm.engines.caches import ReplicaDirs
+from exaslurm.engines.place import EnginePlace
+from exaslurm.errors import EngineExited, ExaslurmError, PreflightFailed, ReplicaNotReady
+from exaslurm.facts.memory import oom_kills
+from exaslurm.util.files import append_line
+from exaslurm.util.iothread import IoThread
+
+log = logging.getLogger(__name__)
+
+_FILE_S = 10.0
+_AFFINITY_EVERY_S = 30.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTools:
+    """What the engines of a node share."""
+
+    plan: Plan
+    times: Times
+    children: Children
+    stager: Stager
+    options: OptionCheck
+    states: StateFiles
+    files: IoThread
+    place: Callable[[str], EnginePlace]
+    probe: Callable[[ReplicaBinding], EngineProbe]
+
+
+class Engine:
+    """Keeps one engine running until ``stop``."""
+
+    def __init__(
+        self, binding: ReplicaBinding, tools: EngineTools, changed: Callable[[], None]
+    ) -> None:
+        self.binding = binding
+        self.status = EngineStatus(replica=binding.id, phase="waiting", port=binding.port)
+        self._tools = tools
+        self._changed = changed
+        self._name = child_name(binding.id)
+        self._place = tools.place(binding.id)
+        self._probe = tools.probe(binding)
+        # At once: the agent's first report must not call a serving engine anything else.
+        self._adopted = self._adopt()
+        self._task = asyncio.create_task(self._keep_running(), name=self._name)
+
+    async def stop(self, drain_s: float) -> None:
+        """SIGTERM, requests in flight may finish within ``drain_s``, then SIGKILL; nothing of
+        the engine is left when this returns."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self.status.phase == "stopped":
+            return
+        self._set(phase="stopping")
+        await self._tools.children.refresh()
+        child = self._tools.children.get(self._name)
+        if child is not None:
+            # vLLM itself waits for drain_s (--shutdown-timeout), then needs a moment to end.
+            if not await self._tools.children.end_session(child, drain_s):
+                log.error("%s: some processes do not die", self._name)
+            await self._tools.children.wait_exit(child, 5.0)
+            await self._tools.children.forget(self._name)
+        self._tools.states.remove(self.binding.id)
+        dirs = ReplicaDirs.of(self._place.node_dir, self.binding.id)
+        for directory in (dirs.tmp, dirs.cache):
+            shutil.rmtree(directory, ignore_errors=True)
+        self._set(phase="stopped", pid=None, start_ticks=None, load=None)
+
+    async def _keep_running(self) -> None:
+        times = self._tools.times
+        delay_s = times.restart_min_s
+        adopted = self._adopted
+        while True:
+            began = time.monotonic()
+            try:
+                state, adopted = adopted or await self._start(), None
+                await self._watch(state)
+            except ExaslurmError as error:
+                cause = str(error)
+            except Exception as error:
+                log.exception("%s", self._name)
+                cause = f"the agent could not start it: {error!r}"
+            was_healthy = self.status.load_s is not None
+            self._set(
+                phase="failed", cause=cause, pid=None, start_ticks=None, load=None,
+                cpus_actual=None, load_s=None, restarts=self.status.restarts + 1,
+            )  # fmt: skip
+            log.error("%s: %s", self._name, cause)
+            if was_healthy and time.monotonic() - began > times.restart_max_s:
+                delay_s = times.restart_min_s
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, times.restart_max_s)
+
+    def _adopt(self) -> EngineState | None:
+        """The state of a living engine of this very binding, if an earlier agent started one."""
+        child = self._tools.children.get(self._name)
+        state = self._tools.states.read(self.binding.id)
+        if child is None or child.exit is not None or state is None:
+            return None
+        if (state.pid, state.start) != (child.pid, child.start) or state.binding != self.binding:
+            return None
+        self.status = dataclasses.replace(
+            self.status,
+            phase="loading" if state.load_s is None else "healthy",
+            pid=state.pid,
+            start_ticks=state.start,
+            restarts=state.restarts,
+            stage_s=state.stage_s,
+            load_s=state.load_s,
+            max_model_len=state.max_model_len,
+        )
+        log.info("%s: adopted pid %d", self._name, state.pid)
+        return state
+
+    async def _start(self) -> EngineState:
+        tools, binding = self._tools, self.binding
+        model = tools.plan.model(binding.model)
+        shard = next(shard for shard in model.shards if shard.name == binding.shard)
+        self._set(phase="staging")
+        staged = await tools.stager.stage(model)
+        self._set(stage_s=staged.seconds if self.status.stage_s is None else self.status.stage_s)
+        spec = build_engine(binding, tools.plan, staged.path, shard.served_names, self._place)
+        if model.engine.kind == "vllm":
+            await tools.options.check(spec.argv)
+        await self._clear_the_way()
+        ReplicaDirs.of(self._place.node_dir, binding.id).make()
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        marker = f"{RESTART_MARKER} {self.status.restarts} at {now} ====="
+        with contextlib.suppress(ExaslurmError):
+            await tools.files.run(append_line, self._place.log, marker, timeout_s=_FILE_S)
+        child = await tools.children.spawn(self._name, spec)
+        state = EngineState(
+            binding=binding,
+            pid=child.pid,
+            start=child.start,
+            started_s=child.started_s,
+            restarts=self.status.restarts,
+            stage_s=self.status.stage_s,
+            oom_kills=oom_kills(),
+        )
+        tools.states.write(state)
+        self._set(phase="loading", pid=child.pid, start_ticks=child.start)
+        return state
+
+    async def _clear_the_way(self) -> None:
+        """No process of an earlier start is left, and the port is free."""
+        children = self._tools.children
+        await children.refresh()
+        earlier = children.get(self._name)
+        if earlier is not None:
+            # A dead API server leaves its engine core behind, with the memory and the GPU.
+            if not await children.end_session(earlier, 0.0):
+                raise ReplicaNotReady("processes of the earlier engine do not die")
+            await children.wait_exit(earlier, 5.0)
+        deadline = time.monotonic() + self._tools.times.port_free_s
+        while not _can_bind(self.binding.address, self.binding.port):
+            if time.monotonic() > deadline:
+                raise PreflightFailed(
+                    f"port {self.binding.port} on {self.binding.node} "
+                    f"({self.binding.address}) is in use by another program"
+                )
+            await asyncio.sleep(0.2)
+
+    async def _watch(self, state: EngineState) -> None:
+        """Until the engine ends (EngineExited) or must be ended (ReplicaNotReady)."""
+        times, children = self._tools.times, self._tools.children
+        child = Child(self._name, state.pid, state.start, state.started_s)
+        answered = time.monotonic()
+        scraped = measured = 0.0
+        while True:
+            pause_s = times.probe_s if self.status.phase == "loading" else times.watch_s
+            ended = await children.wait_exit(child, pause_s)
+            if ended is not None and ended.exit is not None:
+                raise EngineExited(await self._why(ended.exit, state))
+            now = time.monotonic()
+            if await self._probe.healthy():
+                answered = time.monotonic()
+                if state.load_s is None:
+                    state = await self._became_healthy(state)
+            elif state.load_s is None:
+                await self._check_loading(child, state)
+            elif now - answered > times.hung_s:
+                await children.end_session(child, 0.0)
+                raise ReplicaNotReady(f"hung: no answer on /health for {times.hung_s:g} s")
+            if state.load_s is not None and now - scraped >= times.scrape_s:
+                scraped = now
+                load = await self._probe.load()
+                if load is not None and load != self.status.load:
+                    self._set(load=load)
+            if now - measured >= _AFFINITY_EVERY_S and state.load_s is not None:
+                measured = now
+                cpus = cpus_of(await children.members(child))
+                if cpus and cpus != self.status.cpus_actual:
+                    self._set(cpus_actual=cpus)
+
+    async def _became_healthy(self, state: EngineState) -> EngineState:
+        state = dataclasses.replace(
+            state,
+            load_s=max(0.0, time.time() - state.started_s),
+            max_model_len=await self._probe.max_model_len(),
+        )
+        self._tools.states.write(state)
+        self._set(
+            phase="healthy", cause=None, load_s=state.load_s, max_model_len=state.max_model_len
+        )
+        log.info("%s: healthy after %.1f s", self._name, state.load_s)
+        return state
+
+    async def _check_loading(self, child: Child, state: EngineState) -> None:
+        limit_s = self._tools.plan.timeouts.ready_s
+        if time.time() - state.started_s > limit_s:
+            await self._tools.children.end_session(child, 0.0)
+            raise ReplicaNotReady(f"no answer on /health {limit_s:g} s after its start")
+
+    async def _why(self, exit_code: int, state: EngineState) -> str:
+        before, now = state.oom_kills, oom_kills()
+        killed = before is not None and now is not None and now > before
+        try:
+            text = await self._tools.files.run(tail, self._place.log, TAIL_BYTES, timeout_s=_FILE_S)
+        except (ExaslurmError, OSError) as error:
+            text = f"exaslurm: its log cannot be read: {error}"
+        return cause_of_end(exit_code, text, oom_killed=killed, log_name=str(self._place.log))
+
+    def _set(self, **values: Any) -> None:
+        self.status = dataclasses.replace(self.status, **values)
+        self._changed()
+
+
+def child_name(replica: str) -> str:
+    """What init calls the engine of a replica."""
+    return f"engine:{replica}"
+
+
+def _can_bind(address: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers do: connections that wait out their last minute are not in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise PreflightFailed(f"cannot use {address}:{port}") from error
+    return True

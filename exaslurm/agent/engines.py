@@ -1,0 +1,96 @@
+"""All engines of this node: what is wanted against what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from exaslurm.agent.engine import Engine, EngineTools, child_name
+from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.cell import EngineStatus
+from exaslurm.errors import ExaslurmError
+
+log = logging.getLogger(__name__)
+
+# vLLM waits for the drain time by itself and then still has to end.
+_END_MARGIN_S = 5.0
+
+
+class Engines:
+    """Level-triggered: ``want`` says what shall run, ``run`` makes it so, again and again."""
+
+    def __init__(self, tools: EngineTools, changed: asyncio.Event) -> None:
+        self._tools = tools
+        self._changed = changed
+        self._wanted: dict[str, ReplicaBinding] | None = None
+        self._engines: dict[str, Engine] = {}
+        self._stops: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+
+    def want(self, replicas: Sequence[ReplicaBinding]) -> None:
+        """Exactly these replicas shall run here."""
+        self._wanted = {replica.id: replica for replica in replicas}
+        self._reconcile(self._wanted)
+        self._wake.set()
+
+    def statuses(self) -> tuple[EngineStatus, ...]:
+        """Every engine that there is, by replica."""
+        return tuple(self._engines[name].status for name in sorted(self._engines))
+
+    async def run(self) -> None:
+        """For ever: bring what runs to what is wanted."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._wanted is not None:
+                await self._end_strangers(self._wanted)
+                self._reconcile(self._wanted)
+
+    async def stop_all(self, drain_s: float) -> None:
+        """End every engine, all at once; call it when ``run`` is cancelled."""
+        self._wanted = {}
+        for name in self._engines:
+            self._stop(name, drain_s)
+        await asyncio.gather(*self._stops.values(), return_exceptions=True)
+        await self._end_strangers({})
+
+    def _reconcile(self, wanted: dict[str, ReplicaBinding]) -> None:
+        for name, engine in self._engines.items():
+            if wanted.get(name) != engine.binding:
+                self._stop(name, self._tools.plan.timeouts.drain_s)
+        for name, binding in wanted.items():
+            if name not in self._engines:
+                self._engines[name] = Engine(binding, self._tools, self._changed.set)
+                self._changed.set()
+
+    def _stop(self, name: str, drain_s: float) -> None:
+        if name not in self._stops:
+            self._stops[name] = asyncio.create_task(self._stop_one(name, drain_s))
+
+    async def _stop_one(self, name: str, drain_s: float) -> None:
+        engine = self._engines[name]
+        try:
+            await engine.stop(drain_s + _END_MARGIN_S)
+        except ExaslurmError as error:
+            log.error("engine %s: not stopped: %s", name, error)
+        finally:
+            del self._engines[name]
+            del self._stops[name]
+            self._changed.set()
+            self._wake.set()  # the same name may be wanted with another binding
+
+    async def _end_strangers(self, wanted: dict[str, ReplicaBinding]) -> None:
+        """End engines that an earlier agent started and nobody wants any more."""
+        children = self._tools.children
+        known = {child_name(name) for name in (*wanted, *self._engines)}
+        for name in children.names():
+            child = children.get(name)
+            if name.startswith(child_name("")) and name not in known and child is not None:
+                log.info("%s: not wanted any more", name)
+                try:
+                    await children.end_session(child, _END_MARGIN_S)
+                    await children.wait_exit(child, _END_MARGIN_S)
+                    await children.forget(name)
+                except ExaslurmError as error:
+                    log.error("%s: not ended: %s", name, error)

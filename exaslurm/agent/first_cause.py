@@ -1,0 +1,81 @@
+"""Why a process ended, in one sentence, from its exit code and the end of its log."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+
+RESTART_MARKER = "===== exaslurm: start"
+TAIL_BYTES = 64 * 1024
+_MAX_LENGTH = 300
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# "(EngineCore pid=12) ERROR 11-29 20:36:21 [core.py:12] ValueError: ..." without what is before
+# the message.
+_PREFIX = re.compile(
+    r"^(?:\([^()]*pid=\d+\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO)\s+"
+    r"\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?"
+)
+_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Failure)\b:?\s*\S")
+_ARGPARSE = re.compile(r"^[\w .\-/]+: error: (.+)$")
+_OURS = re.compile(r"^exaslurm: ")
+# What processes say because another one has failed: true, and no cause.
+_ECHOES = re.compile(
+    r"Engine core initialization failed|EngineCore encountered an issue|EngineDeadError|"
+    r"See root cause above|WorkerProc initialization failed|CancelledError|BrokenPipeError|"
+    r"cannot schedule new futures after shutdown"
+)
+_HINTS = (
+    (
+        re.compile(r"Address already in use|EADDRINUSE|Errno 98"),
+        "the port is in use by another program",
+    ),
+    (
+        re.compile(r"can't allocate memory|out of memory|OutOfMemoryError|Cannot allocate memory"),
+        "out of memory",
+    ),
+    (
+        re.compile(r"larger than the available KV cache memory|No available memory for the cache"),
+        "the KV cache is too small: lower max-model-len or raise kv-cache-memory-bytes",
+    ),
+)
+
+
+def after_last_start(text: str) -> list[str]:
+    """Lines of the last start in a log that holds several."""
+    return text[text.rfind(RESTART_MARKER) + 1 :].splitlines()
+
+
+def last_error(lines: Iterable[str]) -> str | None:
+    """The last line that names an error of its own, without log prefixes."""
+    found = None
+    for line in lines:
+        bare = _PREFIX.sub("", _ANSI.sub("", line)).strip()
+        argparse_error = _ARGPARSE.match(bare)
+        if argparse_error:
+            found = argparse_error.group(1)
+        elif (_EXCEPTION.match(bare) or _OURS.match(bare)) and not _ECHOES.search(bare):
+            found = bare.removeprefix("exaslurm: ")
+    return found[:_MAX_LENGTH] if found else None
+
+
+def cause_of_end(exit_code: int, log_tail: str, *, oom_killed: bool, log_name: str) -> str:
+    """One sentence. ``oom_killed``: the cgroup counted a kill for memory meanwhile."""
+    if exit_code == -int(signal.SIGKILL) and oom_killed:
+        return "killed by the kernel: the memory that the job asked for is used up"
+    error = last_error(after_last_start(log_tail))
+    if error is None:
+        return f"{how_it_ended(exit_code)}, without an error in its log ({log_name})"
+    hint = next((text for pattern, text in _HINTS if pattern.search(error)), None)
+    return f"{hint} ({error})" if hint else error
+
+
+def how_it_ended(exit_code: int) -> str:
+    """The exit code in words."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"ended by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"ended by signal {-exit_code}"
