@@ -1,0 +1,111 @@
+"""The lab as the lines use it: through scripts/lab and the installed `exaslurm`, as people do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from acceptance.runner import Line, LineFailed
+
+ROOT = Path(__file__).resolve().parents[2]
+USER = "exa1"
+HOME = f"/exa/shared/home/{USER}"
+
+Done = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A lab that is up, with the nodes' software at ``env``."""
+
+    name: str
+    env: str
+
+    def on(
+        self,
+        host: str,
+        *command: str,
+        user: str = USER,
+        text: str = "",
+        timeout_s: float = 120,
+        variables: Mapping[str, str] | None = None,
+    ) -> Done:
+        """Run a command on a host of the lab."""
+        given = [f"--env={key}={value}" for key, value in (variables or {}).items()]
+        words = [str(ROOT / "scripts/lab"), "exec", "--name", self.name, "--user", user, *given]
+        return subprocess.run(
+            [*words, host, "--", *command],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+
+    def sh(self, script: str, *, host: str = "login", **more: Any) -> Done:
+        return self.on(host, "bash", "-c", script, **more)
+
+    def exaslurm(self, *words: str, **more: Any) -> Done:
+        """The command line on the login node."""
+        return self.on("login", f"{self.env}/bin/exaslurm", *words, **more)
+
+    def write(self, path: str, text: str) -> None:
+        """A file below exa1's home."""
+        script = 'umask 077; mkdir -p "$(dirname "$0")"; cat >"$0"'
+        done = self.on("login", "sh", "-c", script, path, text=text)
+        if done.returncode:
+            raise LineFailed(f"cannot write {path}: {done.stderr}")
+
+    def jobs(self) -> list[str]:
+        """Ids of exa1's jobs that are in the queue."""
+        return self.on("login", "squeue", "--noheader", "--me", "--format=%i").stdout.split()
+
+    def status(self, deployment: str) -> dict[str, Any]:
+        """`exaslurm status --json`."""
+        found: dict[str, Any] = json.loads(self.exaslurm("status", deployment, "--json").stdout)
+        return found
+
+    def submit(self, line: Line, spec: str, deployment: str, *, wait: str = "5m") -> Done:
+        """Submit a spec, wait until it is ready, and stop it at the line's end."""
+        self.write(f"{deployment}.yaml", spec)
+        line.cleanups.append(lambda: self.exaslurm("stop", deployment, timeout_s=240))
+        words = ["submit", f"{deployment}.yaml", "--wait", "--timeout", wait]
+        return self.exaslurm(*words, timeout_s=1200)
+
+
+def lab(line: Line, *, name: str | None = None, profile: str = "wide", slurm: str = "22.05") -> Lab:
+    """Bring the lab up (or find it up) with this clone's exaslurm on its nodes."""
+    if os.geteuid() != 0:
+        raise LineFailed("the lab needs root")
+    env = _output([str(ROOT / "scripts/env")])
+    chosen = name or os.environ.get("EXASLURM_LAB", "lab")
+    _output(
+        [
+            *(str(ROOT / "scripts/lab"), "up", "--name", chosen, "--nodes", "4", "--install"),
+            *("--profile", profile, "--slurm", slurm),
+        ]
+    )
+    line.note(f"lab {chosen}: Slurm {slurm}, profile {profile}; software {env}")
+    return Lab(chosen, env)
+
+
+def _output(argv: list[str]) -> str:
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=3600)
+    if done.returncode:
+        raise LineFailed(f"{' '.join(argv)} failed")
+    return done.stdout.strip()
+
+
+def until(true: Callable[[], bool], timeout_s: float, pause_s: float = 0.5) -> bool:
+    """Whether it came true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+    return True

@@ -1,0 +1,1 @@
+"""From a spec to an answered chat request, on a real Slurm."""
