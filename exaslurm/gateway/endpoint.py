@@ -43,8 +43,9 @@ def publish(run_dir: RunDir, own: RouterAddress) -> None:
 
 
 def withdraw(run_dir: RunDir, own: RouterAddress) -> None:
-    """Remove an entry; dead ones of this host go too."""
-    _change(run_dir, lambda others: others, own)
+    """Remove an entry; dead ones of this host go too. Nothing happens if there is no list."""
+    if run_dir.endpoint.exists():
+        _change(run_dir, lambda others: others, own)
 
 
 def _change(

@@ -63,9 +63,14 @@ class Watch:
             return "the deployment is to stop"
         if self._keys.refresh():
             log.info("client keys read")
-        if self._own not in read_endpoint(self._run_dir).routers:
+        # Lost from the list (a damaged file was replaced): add it again. No file at all means
+        # that the directory is being removed.
+        if self._run_dir.endpoint.exists() and not self._is_listed():
             publish(self._run_dir, self._own)
         return None
+
+    def _is_listed(self) -> bool:
+        return self._own in read_endpoint(self._run_dir).routers
 
 
 def wants_run(run_dir: RunDir) -> bool:

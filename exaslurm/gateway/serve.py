@@ -30,6 +30,7 @@ from exaslurm.util.iothread import IoThread
 log = logging.getLogger(__name__)
 
 _FILE_TIMEOUT_S = 10.0
+_CUT_OFF_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +98,17 @@ class _Process:
         self._follower = RegistryFollower(run_dir, internal_key)
         self._own = own_address(url)
         config = RouterConfig(deployment=plan.deployment, internal_key=internal_key)
+        self._app = build_app(config, self._follower, keys)
         self._server = _Server(
             uvicorn.Config(
-                build_app(config, self._follower, keys),
+                self._app,
                 loop="none",
                 http="httptools",
                 ws="none",
-                lifespan="on",
+                lifespan="off",
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=max(1, int(plan.timeouts.drain_s)),
             )
@@ -122,7 +125,10 @@ class _Process:
             helpers.append(asyncio.create_task(watch.run()))
             print(self._own.url, flush=True)
             log.info("serving %s on %s", self._run_dir.deployment, self._own.url)
-            await self._server.serve(sockets=[sock])
+            # Entered here, not by uvicorn, which leaves it open when it has to end at once.
+            async with self._app.router.lifespan_context(self._app):
+                await self._server.serve(sockets=[sock])
+                await self._cut_off()
         finally:
             for task in helpers:
                 task.cancel()
@@ -141,9 +147,16 @@ class _Process:
         log.info("ending when the requests at hand are done: %s", reason)
         self._server.should_exit = True
 
+    async def _cut_off(self) -> None:
+        """End the requests that uvicorn has left, if any; each is answered."""
+        left = list(self._server.server_state.tasks)
+        for task in left:
+            task.cancel()
+        if left:
+            log.warning("%d requests cut off", len(left))
+            await asyncio.wait(left, timeout=_CUT_OFF_S)
+
     async def _withdraw(self) -> None:
-        if not self._run_dir.path.is_dir():
-            return
         try:
             await self._files.run(withdraw, self._run_dir, self._own, timeout_s=_FILE_TIMEOUT_S)
         except ExaslurmError as error:

@@ -48,4 +48,4 @@ def _call(url: str, key: str, timeout_s: float, body: bytes | None) -> bytes:
         raise RegistryError(f"the controller at {url} answered {error.code}: {why}") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
-        raise RegistryError(f"no answer from the controller at {url}: {reason}") from error
+        raise RegistryError(f"no answer from the controller at {url}: {reason}") from None

@@ -60,7 +60,7 @@ def from_state(raw: bytes, record: CellRecord, known: Mapping[str, Replica]) -> 
             for item in data["replicas"]
         }
     except (ValueError, KeyError, TypeError) as error:
-        raise RegistryError(f"no cell state at {record.state_url}: {error!r}") from error
+        raise RegistryError(f"no cell state at {record.state_url}: {error!r}") from None
     if phase in _KNOWS_LITTLE:
         for ident, before in known.items():
             if before.ready and ident not in fresh:

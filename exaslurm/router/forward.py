@@ -29,7 +29,8 @@ _DYING = (b"cannot schedule new futures after shutdown", b"EngineCore", b"Engine
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way, and what became of it (``status`` 0: nothing was sent yet)."""
+    """One request on its way, and what became of it (``status`` 0: nothing was sent yet;
+    ``stream``: the event stream that has begun)."""
 
     route: str
     method: str
@@ -41,6 +42,7 @@ class Call:
     started_s: float
     status: int = 0
     first_byte_s: float | None = None
+    stream: EventStream | None = None
 
 
 @dataclass(slots=True)
@@ -211,6 +213,7 @@ class Forwarder:
             return _Refused("refused", "its stream began with an error", sent=True), False
 
         await self._send_head(call, target, answer, send, stream=True)
+        call.stream = stream
         whole = False
         try:
             while True:
@@ -227,6 +230,7 @@ class Forwarder:
             message = f"the answer was lost: replica {target.replica.id} ended before it was whole"
             rest = stream.broken(message)
             whole = not rest
+        call.stream = None
         await send({"type": "http.response.body", "body": rest, "more_body": False})
         if not whole or stream.error:
             self._accounts.broken_streams.labels(call.model).inc()

@@ -58,6 +58,10 @@ class Proxy:
             await send_error(error, call.ident, send)
         except ClientGone:
             call.status = _CLIENT_LEFT
+        except asyncio.CancelledError:
+            # The router ends, and its patience with this request is over: that is all that a
+            # cancellation can mean here, so it is answered instead of passed on.
+            await self._cut_off(call, send)
         finally:
             now_s = time.monotonic()
             first_s = None if call.first_byte_s is None else call.first_byte_s - call.started_s
@@ -71,6 +75,16 @@ class Proxy:
         group = self._find_group(seen.model, key)
         call.model = group.name
         await _unless_client_leaves(self.forwarder.forward(call, group, send), receive)
+
+    async def _cut_off(self, call: Call, send: Send) -> None:
+        message = "the router is shutting down"
+        if call.status == 0:
+            call.status = 503
+            retry = {"Retry-After": str(self.config.retry_after_s)}
+            await send_error(RequestError(503, message, headers=retry), call.ident, send)
+        elif call.stream is not None:
+            rest = call.stream.broken(message)
+            await send({"type": "http.response.body", "body": rest, "more_body": False})
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes:
         limit = self.config.max_body_bytes

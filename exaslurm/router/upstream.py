@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -22,6 +23,7 @@ from exaslurm.router.config import RouterConfig
 Headers = list[tuple[bytes, bytes]]
 
 _MAX_HEADER_BYTES = 64 * 1024
+_WRITE_AT_ONCE_BYTES = 256 * 1024
 
 
 class UpstreamError(Exception):
@@ -107,9 +109,11 @@ class Upstream:
         fields: CIMultiDict[str] = CIMultiDict(
             (_text(name), _text(value)) for name, value in headers
         )
+        # As a file it is written piece by piece, at the pace at which the engine reads.
+        data = io.BytesIO(body) if body and len(body) > _WRITE_AT_ONCE_BYTES else body
         with _as_upstream_errors():
             response = await self._session.request(
-                method, URL(url, encoded=True), headers=fields, data=body, allow_redirects=False
+                method, URL(url, encoded=True), headers=fields, data=data, allow_redirects=False
             )
         return Answer(response)
 
@@ -155,9 +159,3 @@ def _text(raw: bytes) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
         return raw.decode("latin-1")
-
-
-async def chunks(answer: Answer) -> AsyncIterator[bytes]:
-    """All chunks of an answer; ConnectionLost if its end is missing."""
-    while chunk := await answer.next_chunk():
-        yield chunk

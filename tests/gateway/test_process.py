@@ -1,0 +1,277 @@
+"""The router as a process: start, requests, endpoint.json, ends."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from exaslurm.core.cell import CellRecord, ReplicaRecord
+from exaslurm.core.codec import dumps
+from exaslurm.core.plan import (
+    GatewayPlan,
+    NodeEnvironment,
+    Plan,
+    PortPolicy,
+    RayPlan,
+    TimeoutPlan,
+)
+from exaslurm.gateway.endpoint import read_endpoint
+from exaslurm.keys.clients import add_key
+from exaslurm.keys.secrets import ensure_secrets
+from exaslurm.registry.write import write_record
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import write_atomic
+from tests.tools.fleet import INNER, Engine, engines, wait_for
+
+PLAN = Plan(
+    deployment="hello",
+    site="test",
+    layout="local",
+    models=(),
+    cells=(),
+    node=NodeEnvironment(
+        python=sys.executable,
+        tmp="/tmp",
+        shared="/tmp",
+        local=None,
+        interface="loopback",
+        host_suffix="",
+    ),
+    ports=PortPolicy(first=24000, last=24999),
+    ray=RayPlan(enabled=False, start_timeout_s=1.0, object_store_mib=64),
+    timeouts=TimeoutPlan(nodes_s=10.0, stage_s=10.0, ready_s=10.0, drain_s=10.0),
+    gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
+).sealed()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    run_dir = RunDir(tmp_path / "hello")
+    run_dir.make()
+    generation = run_dir.generation(1)
+    generation.make(())
+    write_atomic(generation.plan, dumps(PLAN, indent=1))
+    write_atomic(run_dir.internal_key, INNER)
+    ensure_secrets(run_dir)
+    return run_dir
+
+
+class Gateway:
+    def __init__(self, run_dir: RunDir, *arguments: str) -> None:
+        self.log = run_dir.gateway / "test.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "exaslurm.gateway",
+                    *("--run-dir", str(run_dir.path)),
+                    *arguments,
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            ready = selector.select(20)
+        self.url = self.process.stdout.readline().decode().strip() if ready else ""
+
+    def end(self) -> int:
+        return self.process.wait(timeout=15)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(timeout=10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start(run_dir: RunDir) -> Iterator[Callable[..., Gateway]]:
+    gateways: list[Gateway] = []
+
+    def make(*arguments: str) -> Gateway:
+        gateways.append(Gateway(run_dir, *arguments))
+        return gateways[-1]
+
+    yield make
+    for gateway in gateways:
+        gateway.close()
+
+
+def publish_engine(run_dir: RunDir, engine: Engine, ready: bool = True) -> None:
+    replica = ReplicaRecord(
+        id="c000-r0000",
+        model="chat",
+        shard="base",
+        served_names=("chat",),
+        url=engine.url,
+        node="here",
+        ready=ready,
+    )
+    record = CellRecord(
+        deployment="hello",
+        cell="c000",
+        generation=1,
+        plan_hash=PLAN.hash,
+        job_id="local",
+        seq=1,
+        lease_s=30.0,
+        state_url="http://127.0.0.1:1",
+        replicas=(replica,),
+    )
+    write_record(run_dir, record)
+
+
+def ask(gateway: Gateway, key: str, **changes: object) -> httpx.Response:
+    body = {"model": "chat", "prompt": "x", "max_tokens": 4, **changes}
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(gateway.url + "/v1/completions", json=body, headers=headers, timeout=20)
+
+
+def test_serves_keeps_secrets_and_ends_in_order(
+    run_dir: RunDir, start: Callable[..., Gateway]
+) -> None:
+    gateway = start("--gen", "1")
+    assert gateway.url.startswith("http://127.0.0.1:24950")
+    entry = read_endpoint(run_dir).routers[0]
+    assert (entry.url, entry.pid) == (gateway.url, gateway.process.pid)
+    assert stat.S_IMODE(run_dir.endpoint.stat().st_mode) == 0o600
+    assert httpx.get(gateway.url + "/health").status_code == 200
+    assert "no key exists yet" in ask(gateway, "x").json()["error"]["message"]
+
+    key = add_key(run_dir, "tester")
+    with engines(("--decode-tokens-per-s", "20")) as (engine,):
+        publish_engine(run_dir, engine)
+        answer = wait_for(lambda: (got := ask(gateway, key)).status_code == 200 and got)
+        assert answer.json()["choices"][0]["text"]
+
+        # A signal lets the request at hand finish; nothing new is taken.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            long = pool.submit(ask, gateway, key, max_tokens=20, prompt="secret words")
+            wait_for(lambda: engine.running == 1)
+            gateway.process.send_signal(signal.SIGTERM)
+            assert long.result().status_code == 200
+        assert gateway.end() == 0
+    assert read_endpoint(run_dir).routers == ()
+    log = gateway.log.read_text()
+    assert gateway.url in log
+    for secret in (key, INNER, "secret words"):
+        assert secret not in log
+    command = b" ".join(str(part).encode() for part in gateway.process.args)  # type: ignore[union-attr]
+    assert key.encode() not in command
+    assert INNER.encode() not in command
+
+
+def test_a_second_signal_ends_it_at_once(run_dir: RunDir, start: Callable[..., Gateway]) -> None:
+    gateway, key = start(), add_key(run_dir, "tester")
+    with engines(("--prefill-tokens-per-s", "0.01")) as (engine,):
+        publish_engine(run_dir, engine)
+        wait_for(lambda: httpx.get(gateway.url + "/ready").status_code == 200)
+        wait_for(lambda: ask(gateway, key, max_tokens=0).status_code == 400)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            stuck = pool.submit(ask, gateway, key)
+            wait_for(lambda: engine.running == 1)
+            gateway.process.send_signal(signal.SIGINT)
+            wait_for(lambda: "SIGINT" in gateway.log.read_text())
+            assert gateway.process.poll() is None
+            gateway.process.send_signal(signal.SIGTERM)
+            assert gateway.end() == 0
+            assert stuck.result().status_code == 503
+            assert "shutting down" in stuck.result().json()["error"]["message"]
+        assert "Traceback" not in gateway.log.read_text()
+        wait_for(lambda: engine.running == 0, timeout_s=1)
+
+
+def test_ends_when_the_deployment_stops_or_is_removed(
+    run_dir: RunDir, start: Callable[..., Gateway]
+) -> None:
+    write_atomic(run_dir.desired, '{"run": true, "generation": 1}')
+    one, two = start(), start()
+    assert one.url != two.url
+    assert {entry.url for entry in read_endpoint(run_dir).routers} == {one.url, two.url}
+    write_atomic(run_dir.desired, "{")  # damaged: nobody ends for that
+    wait_for(lambda: "cannot be understood" in one.log.read_text())
+    write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
+    assert (one.end(), two.end()) == (0, 0)
+    assert read_endpoint(run_dir).routers == ()
+
+    write_atomic(run_dir.desired, '{"run": true, "generation": 1}')
+    three = start()
+    shutil.rmtree(run_dir.path)
+    assert three.end() == 0
+    assert not run_dir.path.exists()
+
+
+def test_dead_routers_leave_the_list_and_lost_entries_come_back(
+    run_dir: RunDir, start: Callable[..., Gateway]
+) -> None:
+    one = start()
+    one.process.kill()
+    one.end()
+    assert len(read_endpoint(run_dir).routers) == 1
+    two = start()
+    assert [entry.url for entry in read_endpoint(run_dir).routers] == [two.url]
+    elsewhere = dataclasses.replace(read_endpoint(run_dir).routers[0], host="another-host")
+    kept = dataclasses.replace(read_endpoint(run_dir), routers=(elsewhere,))
+    write_atomic(run_dir.endpoint, dumps(kept))
+    wait_for(lambda: len(read_endpoint(run_dir).routers) == 2)
+    assert elsewhere in read_endpoint(run_dir).routers
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "words"),
+    [
+        (lambda run_dir: shutil.rmtree(run_dir.path / "gen"), 2, "holds no plan"),
+        (lambda run_dir: run_dir.internal_key.chmod(0o644), 2, "can be used by others"),
+        (lambda run_dir: run_dir.internal_key.unlink(), 2, "cannot read"),
+        (lambda run_dir: run_dir.generation(1).plan.write_text("{}"), 2, "is missing"),
+    ],
+)
+def test_does_not_start_without_what_it_needs(
+    run_dir: RunDir,
+    start: Callable[..., Gateway],
+    spoil: Callable[[RunDir], object],
+    code: int,
+    words: str,
+) -> None:
+    spoil(run_dir)
+    gateway = start()
+    assert gateway.end() == code
+    text = gateway.log.read_text()
+    assert words in text
+    assert "Traceback" not in text
+
+
+def test_a_port_in_use_is_one_clear_error(run_dir: RunDir, start: Callable[..., Gateway]) -> None:
+    port = start().url.rsplit(":", 1)[1]
+    second = start("--port", port)
+    assert second.end() == 2
+    assert f"port {port} is in use" in second.log.read_text()
+    third = start("--bind", "192.0.2.1")
+    assert third.end() == 2
+    assert "cannot listen on 192.0.2.1" in third.log.read_text()
+
+
+def test_elsewhere_than_on_loopback_it_says_the_hosts_name(
+    run_dir: RunDir, start: Callable[..., Gateway]
+) -> None:
+    gateway = start("--bind", "0.0.0.0")
+    assert gateway.url.startswith(f"http://{os.uname().nodename}:")
+    assert "without TLS" in gateway.log.read_text()
+    assert json.loads(run_dir.endpoint.read_text())["routers"][0]["url"] == gateway.url

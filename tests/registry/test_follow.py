@@ -1,0 +1,182 @@
+"""The follower against real files and real controllers (of a test)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from exaslurm.core.cell import CellRecord
+from exaslurm.registry import follow
+from exaslurm.registry.follow import RegistryFollower
+from exaslurm.registry.replica import Replica
+from exaslurm.registry.write import remove_record, write_record
+from exaslurm.rundir import RunDir
+
+from .test_live import record, state
+
+KEY = "inner"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "RECORDS_EVERY_S", 0.02)
+    monkeypatch.setattr(follow, "STATE_EVERY_S", 0.02)
+    monkeypatch.setattr(follow, "SILENT_AFTER_S", 0.1)
+    monkeypatch.setattr(follow, "PROBE_EVERY_S", 0.05)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    run_dir = RunDir(tmp_path / "hello")
+    run_dir.make()
+    return run_dir
+
+
+class Controller:
+    """Answers ``/v1/state`` with what the test says."""
+
+    def __init__(self) -> None:
+        self.body = state("loading")
+        self.status = 200
+        self.asked = 0
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        if request.headers.get("Authorization") != f"Bearer {KEY}":
+            return web.Response(status=401)
+        return web.Response(body=self.body, status=self.status)
+
+    async def health(self, _request: web.Request) -> web.Response:
+        return web.Response()
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[Controller]:
+    controller = Controller()
+    app = web.Application()
+    app.router.add_get("/v1/state", controller.handle)
+    app.router.add_get("/health", controller.health)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    controller.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield controller
+    await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def following(run_dir: RunDir) -> AsyncIterator[RegistryFollower]:
+    follower = RegistryFollower(run_dir, KEY)
+    task = asyncio.create_task(follower.run())
+    try:
+        yield follower
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def until(what: Callable[[], bool]) -> None:
+    deadline_s = asyncio.get_running_loop().time() + 5
+    while not what():
+        assert asyncio.get_running_loop().time() < deadline_s
+        await asyncio.sleep(0.01)
+
+
+def _taking(follower: RegistryFollower) -> list[bool]:
+    return [replica.takes_requests for replica in follower.replicas]
+
+
+def _record(controller: Controller, *ready: bool, **changes: object) -> CellRecord:
+    return record(*ready, state_url=controller.url, **changes)
+
+
+async def test_from_a_record_to_live_state_to_the_end(
+    run_dir: RunDir, controller: Controller
+) -> None:
+    async with following(run_dir) as follower:
+        seen: list[int] = []
+        follower.subscribe(lambda replicas: seen.append(len(replicas)))
+        assert seen == [0]
+        write_record(run_dir, _record(controller, False))
+        await until(lambda: [r.state for r in follower.replicas] == ["loading"])
+        controller.body = state("ready", "loading")
+        await until(lambda: _taking(follower) == [True, False])
+        assert seen[-1] == 2
+        remove_record(run_dir, "c000")
+        await until(lambda: not follower.replicas)
+        asked = controller.asked
+        await asyncio.sleep(0.1)
+        assert controller.asked <= asked + 1
+
+
+async def test_a_silent_or_confused_controller_changes_nothing(
+    run_dir: RunDir, controller: Controller
+) -> None:
+    write_record(run_dir, _record(controller, True))
+    controller.body = state("ready")
+    async with following(run_dir) as follower:
+        await until(lambda: _taking(follower) == [True])
+        before: tuple[Replica, ...] = follower.replicas
+        for body, status in ((b"nonsense", 200), (b"", 500), (b"", 401), (b"\xff", 200)):
+            controller.body, controller.status = body, status
+            asked = controller.asked
+            await until(lambda asked=asked: controller.asked > asked + 2)  # type: ignore[misc]
+            assert follower.replicas == before
+        controller.body, controller.status = state("failed"), 200
+        await until(lambda: _taking(follower) == [False])
+
+
+async def test_replicas_of_a_cell_that_is_gone_are_asked_themselves(
+    run_dir: RunDir, controller: Controller
+) -> None:
+    """Its head is dead and its lease is over: one replica answers, the other does not."""
+    made = record(True, True, state_url="http://127.0.0.1:1", lease_s=0.1)
+    alive, dead = made.replicas
+    alive = dataclasses.replace(alive, url=controller.url)
+    dead = dataclasses.replace(dead, url="http://127.0.0.1:1")
+    write_record(run_dir, dataclasses.replace(made, replicas=(alive, dead)))
+    async with following(run_dir) as follower:
+        await until(lambda: _taking(follower) == [True, True])
+        await until(lambda: _taking(follower) == [True, False])
+        assert follower.replicas[1].state == "silent"
+        cell = follower.describe()["cells"][0]
+        assert (cell["heard"], cell["replicas"]) == (False, 2)
+
+
+async def test_a_registry_that_cannot_be_read_keeps_what_is_known(
+    run_dir: RunDir, controller: Controller
+) -> None:
+    write_record(run_dir, _record(controller, True))
+    controller.body = state("ready")
+    async with following(run_dir) as follower:
+        await until(lambda: _taking(follower) == [True])
+        run_dir.registry.rename(run_dir.path / "away")
+        run_dir.registry.write_text("in the way")
+        await until(lambda: follower.describe()["trouble"] is not None)
+        assert _taking(follower) == [True]
+
+
+async def test_a_file_system_that_hangs_does_not_stop_live_state(
+    run_dir: RunDir, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_record(run_dir, _record(controller, True))
+    controller.body = state("ready")
+    monkeypatch.setattr(follow, "_FILE_TIMEOUT_S", 0.05)
+    async with following(run_dir) as follower:
+        await until(lambda: _taking(follower) == [True])
+        event = threading.Event()
+        monkeypatch.setattr(follower._reader, "read", lambda: event.wait(10))
+        await until(lambda: follower.describe()["trouble"] is not None)
+        controller.body = state("draining")
+        await until(lambda: _taking(follower) == [False])
+        event.set()

@@ -1,0 +1,350 @@
+"""Engines that die, leave, refuse or cut answers short; clients that go away."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import openai
+import pytest
+
+from exaslurm.registry.replica import Replica
+from tests.tools.fleet import Engine, Router, engines, wait_for
+from tests.tools.rawengine import RawEngine
+
+MakeRouter = Callable[..., Router]
+BODY = {"model": "chat", "prompt": "x", "max_tokens": 4}
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@pytest.fixture
+def raw() -> Iterator[RawEngine]:
+    engine = RawEngine()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def good() -> Iterator[RawEngine]:
+    engine = RawEngine(GOOD)
+    yield engine
+    engine.close()
+
+
+def ask(router: Router, **changes: object) -> httpx.Response:
+    return router.http.post("/v1/completions", json={**BODY, **changes})
+
+
+def metric(router: Router, pattern: str) -> float:
+    """Sum of the router's series that match."""
+    page = router.http.get("/metrics").text
+    found = re.findall(rf"^exaslurm_router_{pattern} (\S+)$", page, re.MULTILINE)
+    return sum(float(value) for value in found)
+
+
+def breakers(router: Router) -> dict[str, str]:
+    status = router.http.get("/status").json()
+    return {item["id"]: item["breaker"] for item in status["replicas"]}
+
+
+def test_no_plain_request_fails_when_an_engine_is_killed(make_router: MakeRouter) -> None:
+    arguments = ("--decode-tokens-per-s", "200")
+    with engines(arguments, arguments, arguments) as fleet:
+        router = make_router(*fleet)
+        answered = threading.Semaphore(0)
+
+        def one(number: int) -> httpx.Response:
+            answer = ask(router, prompt=f"request {number}")
+            answered.release()
+            return answer
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            futures = [pool.submit(one, number) for number in range(200)]
+            for _ in range(40):
+                assert answered.acquire(timeout=10)
+            wait_for(lambda: fleet[0].running > 0)
+            fleet[0].kill()
+            answers = [future.result() for future in futures]
+        assert [answer.status_code for answer in answers] == [200] * 200
+        assert all(answer.json()["choices"][0]["text"] for answer in answers)
+        assert metric(router, r"retries_total\{[^}]*\}") >= 1
+        assert metric(router, r'outstanding\{model="chat"\}') == 0
+
+        # It comes back at the same address, and is used again without being told.
+        with contextlib.closing(Engine(*arguments, port=fleet[0].port)):
+            wait_for(
+                lambda: ask(router).headers["x-exaslurm-replica"] == "c000-r0000", every_s=0.05
+            )
+
+
+def test_a_stream_that_has_begun_ends_with_an_error_event(make_router: MakeRouter) -> None:
+    with engines(("--decode-tokens-per-s", "50")) as (engine,):
+        router = make_router(engine)
+        with openai.OpenAI(base_url=router.url + "/v1", api_key=router.key) as client:
+            stream = client.chat.completions.create(
+                model="chat",
+                messages=[{"role": "user", "content": "x"}],
+                max_tokens=60,
+                stream=True,
+            )
+            seen = [next(iter(stream)) for _ in range(3)]
+            assert seen
+            engine.kill()
+            killed_s = time.monotonic()
+            with pytest.raises(openai.APIError, match="c000-r0000 ended"):
+                list(stream)
+            assert time.monotonic() - killed_s < 1.0
+        assert metric(router, r"broken_streams_total\{[^}]*\}") == 1
+
+
+def test_a_stream_waiting_for_its_first_token_moves_on(make_router: MakeRouter) -> None:
+    stuck = ("--prefill-tokens-per-s", "0.001")
+    with engines(stuck, ("--decode-tokens-per-s", "200")) as (slow, fast):
+        router = make_router(slow, fast)
+        router.replace(slow.replica("c000-r0000"))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(ask, router, stream=True)
+            wait_for(lambda: slow.running == 1)
+            router.replace(slow.replica("c000-r0000"), fast.replica("c000-r0001"))
+            slow.kill()
+            text = answer.result().text
+        assert text.endswith("data: [DONE]\n\n")
+        assert "error" not in text
+        assert answer.result().headers["x-exaslurm-replica"] == "c000-r0001"
+
+
+@pytest.mark.parametrize(("stream", "begun"), [(False, False), (True, False), (True, True)])
+def test_a_client_that_leaves_stops_the_engine(
+    make_router: MakeRouter, stream: bool, begun: bool
+) -> None:
+    slow = ("--decode-tokens-per-s", "20") if begun else ("--prefill-tokens-per-s", "0.01")
+    with engines(slow) as (engine,):
+        router = make_router(engine)
+        body = json.dumps({**BODY, "max_tokens": 2000, "ignore_eos": True, "stream": stream})
+        client = socket.create_connection(("127.0.0.1", router.port), timeout=5)
+        client.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s"
+            % (router.key.encode(), len(body), body.encode())
+        )
+        wait_for(lambda: engine.running == 1)
+        if begun:
+            assert client.recv(10)
+        client.close()
+        wait_for(lambda: engine.running == 0, timeout_s=0.3)
+        wait_for(lambda: metric(router, r'requests_total\{[^}]*status="499"\}') == 1)
+        assert metric(router, r'outstanding\{model="chat"\}') == 0
+        assert breakers(router) == {"c000-r0000": "closed"}
+
+
+def test_an_engine_that_shuts_down_hands_new_requests_on(make_router: MakeRouter) -> None:
+    drains = ("--decode-tokens-per-s", "50", "--shutdown-timeout", "20")
+    with engines(drains, ("--decode-tokens-per-s", "500")) as (leaving, staying):
+        router = make_router(leaving, staying)
+        router.replace(leaving.replica("c000-r0000"))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            long = pool.submit(ask, router, max_tokens=60)
+            wait_for(lambda: leaving.running == 1)
+            router.replace(leaving.replica("c000-r0000"), staying.replica("c000-r0001"))
+            leaving.terminate()
+            answers = [ask(router) for _ in range(20)]
+            assert [answer.status_code for answer in answers] == [200] * 20
+            assert {answer.headers["x-exaslurm-replica"] for answer in answers} == {"c000-r0001"}
+            assert long.result().status_code == 200
+            assert len(long.result().json()["choices"][0]["text"].split()) == 60
+
+
+def chunked(*pieces: bytes, end: bool = True) -> bytes:
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+    return head + body + (b"0\r\n\r\n" if end else b"")
+
+
+def plain(status: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        status,
+        len(body),
+        body,
+    )
+
+
+DEAD = b'{"error":{"message":"EngineCore encountered an issue.","type":"X","code":500}}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{",
+        b"not HTTP\r\n\r\n",
+        chunked(end=False),
+        chunked(b'data: {"id": ', end=False),
+        chunked(b"data: " + DEAD + b"\n\n", b"data: [DONE]\n\n"),
+        plain(b"503 Service Unavailable", b"{}"),
+        plain(b"401 Unauthorized", b'{"error":"Unauthorized"}'),
+        plain(b"500 Internal Server Error", DEAD),
+        plain(b"500 Internal", b'{"error":"cannot schedule new futures after shutdown"}'),
+    ],
+)
+@pytest.mark.parametrize("reset", [False, True])
+def test_what_has_not_begun_goes_to_another_replica(
+    make_router: MakeRouter, raw: RawEngine, good: RawEngine, answer: bytes, reset: bool
+) -> None:
+    raw.answer, raw.reset = answer, reset
+    router = make_router()
+    router.replace(raw.replica("c000-r0000"))
+    assert ask(router).status_code >= 400 or not answer.startswith(b"HTTP/1.1 200")
+    asked = len(raw.requests)
+    router.replace(raw.replica("c000-r0000"), good.replica("c000-r0001"))
+    answers = [ask(router) for _ in range(12)]
+    assert [got.status_code for got in answers] == [200] * 12
+    assert {got.headers["x-exaslurm-replica"] for got in answers} == {"c000-r0001"}
+    # Never the same one twice for a request, and soon not at all.
+    assert len(raw.requests) - asked <= 3
+    assert breakers(router)["c000-r0000"] == "open"
+
+
+def test_errors_of_clients_open_no_breaker(make_router: MakeRouter, raw: RawEngine) -> None:
+    router = make_router()
+    router.replace(raw.replica())
+    for status in (b"400 Bad Request", b"404 Not Found", b"422 Unprocessable", b"429 Too Many"):
+        raw.answer = plain(status, b'{"error":{}}')
+        assert [ask(router).status_code for _ in range(10)] == [int(status[:3])] * 10
+    assert breakers(router) == {"c000-r0000": "closed"}
+    raw.answer = GOOD
+    assert ask(router).status_code == 200
+
+
+def test_other_errors_of_an_engine_pass_and_count(make_router: MakeRouter, raw: RawEngine) -> None:
+    router = make_router()
+    router.replace(raw.replica())
+    raw.answer = plain(b"500 Internal Server Error", b'{"error":{"message":"bad luck"}}')
+    for _ in range(3):
+        answer = ask(router)
+        assert (answer.status_code, answer.content) == (500, b'{"error":{"message":"bad luck"}}')
+    assert breakers(router) == {"c000-r0000": "open"}
+    # All are ejected: using one is better than refusing.
+    raw.answer = GOOD
+    assert ask(router).status_code == 200
+    assert breakers(router) == {"c000-r0000": "closed"}
+
+
+def test_with_no_other_replica_the_refusal_itself_is_passed_on(
+    make_router: MakeRouter, raw: RawEngine
+) -> None:
+    router = make_router()
+    router.replace(raw.replica())
+    raw.answer = plain(b"503 Service Unavailable", b'{"error":{"message":"full"}}')
+    answer = ask(router)
+    assert (answer.status_code, answer.content) == (503, b'{"error":{"message":"full"}}')
+    raw.answer = plain(b"401 Unauthorized", b'{"error":"Unauthorized"}')
+    answer = ask(router)
+    assert answer.status_code == 502
+    assert "c000-r0000; the last one: it answered 401" in answer.json()["error"]["message"]
+
+
+def test_a_request_is_sent_to_few_replicas_however_many_fail(
+    make_router: MakeRouter, raw: RawEngine
+) -> None:
+    raw.answer = b""
+    router = make_router(max_sends=3)
+    router.replace(*(raw.replica(f"c000-r{number:04}") for number in range(10)))
+    assert ask(router).status_code == 502
+    assert len(raw.requests) == 3
+
+
+def test_dead_replicas_cost_no_attempts(make_router: MakeRouter, good: RawEngine) -> None:
+    router = make_router()
+    dead = [_unused_url() for _ in range(8)]
+    replicas = [
+        good.replica(f"c000-r{number:04}") if url is None else _at(good, url, number)
+        for number, url in enumerate([*dead, None])
+    ]
+    router.replace(*replicas)
+    assert ask(router).status_code == 200
+
+
+def _unused_url() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def _at(engine: RawEngine, url: str, number: int) -> Replica:
+    return dataclasses.replace(engine.replica(f"c000-r{number:04}"), url=url)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        # Cut in the middle of an event: the half one is not passed on.
+        (chunked(b'data: {"a":1}\n\ndata: {"b', end=False), b'data: {"a":1}\n\n'),
+        # Ended in good form, but without the end that the protocol asks for.
+        (chunked(b'data: {"a":1}\n\n'), b'data: {"a":1}\n\n'),
+        # Cut between events, after pieces that split an event anywhere.
+        (chunked(b"da", b'ta: {"a"', b":1}\n", b"\n", end=False), b'data: {"a":1}\n\n'),
+    ],
+)
+def test_a_cut_stream_ends_in_good_form(
+    make_router: MakeRouter, raw: RawEngine, answer: bytes, expected: bytes
+) -> None:
+    router = make_router()
+    router.replace(raw.replica())
+    raw.answer = answer
+    got = ask(router, stream=True)
+    assert got.status_code == 200
+    assert got.headers["x-accel-buffering"] == "no"
+    assert got.headers["cache-control"] == "no-cache"
+    passed, error, done, rest = got.content.split(b"\n\n")
+    assert passed + b"\n\n" == expected
+    assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 502
+    assert (done, rest) == (b"data: [DONE]", b"")
+
+
+def test_error_events_of_the_engine_pass_and_count(make_router: MakeRouter, raw: RawEngine) -> None:
+    router = make_router()
+    router.replace(raw.replica())
+    events = b'data: {"a":1}\n\ndata: ' + DEAD + b"\n\ndata: [DONE]\n\n"
+    raw.answer = chunked(events)
+    for _ in range(3):
+        assert ask(router, stream=True).content == events
+    assert breakers(router) == {"c000-r0000": "open"}
+
+
+def test_events_arrive_as_they_are_made(make_router: MakeRouter) -> None:
+    with engines(("--decode-tokens-per-s", "20")) as (engine,):
+        router = make_router(engine)
+        arrivals: list[float] = []
+        body = {**BODY, "max_tokens": 8, "stream": True}
+        with router.http.stream("POST", "/v1/completions", json=body) as answer:
+            arrivals += [time.monotonic() for _ in answer.iter_raw()]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(arrivals)]
+    assert len(gaps) >= 7
+    assert sorted(gaps)[len(gaps) // 2] == pytest.approx(0.05, abs=0.03)
+
+
+def test_connections_are_dropped_before_the_engine_drops_them(make_router: MakeRouter) -> None:
+    with engines(("--decode-tokens-per-s", "1000")) as (engine,):
+        router = make_router(engine, idle_s=0.2)
+        for _ in range(5):
+            assert ask(router).status_code == 200
+        assert _connections(engine.port) >= 1
+        wait_for(lambda: _connections(engine.port) == 0, timeout_s=2)
+
+
+def _connections(port: int) -> int:
+    """Established connections to a port of this host."""
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        rows = [line.split() for line in table][1:]
+    return sum(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
