@@ -107,7 +107,7 @@ def _check_names(cell: CellPlan, workers: Sequence[NodeFacts]) -> None:
     names = [facts.node for facts in workers]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise BindingMismatch(f"cell {cell.name}: node {twice[0]} reported in two components")
+        raise BindingMismatch(f"cell {cell.name}: node {twice[0]} reported twice")
 
 
 def _room_for(rooms: Rooms, demand: Demand, avoid: Collection[str]) -> tuple[Room | None, bool]:

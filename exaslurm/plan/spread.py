@@ -144,9 +144,9 @@ def _no_room(
 ) -> str:
     groups: dict[str, Group] = {part.group.key: part.group for parts in cells for part in parts}
     nodes = ", ".join(_describe(group, reserve_gib) for group in groups.values())
-    takes = f"{demand.cores} cores, {demand.mem_mib / 1024:g} GiB"
+    takes = f"{_count(demand.cores, 'core')}, {demand.mem_mib / 1024:g} GiB"
     if demand.gpus:
-        takes = f"{demand.gpus} GPUs, {takes}"
+        takes = f"{_count(demand.gpus, 'GPU')}, {takes}"
     return (
         f"{count} asked, but only {done} have room: a replica takes {takes} and at most "
         f"{demand.max_per_node} go on a node; there are {nodes}"
@@ -156,9 +156,14 @@ def _no_room(
 def _describe(group: Group, reserve_gib: float) -> str:
     has = []
     if group.kind.known_gpus is not None:
-        has.append(f"{group.kind.known_gpus} GPUs")
+        has.append(_count(group.kind.known_gpus, "GPU"))
     if group.kind.known_cores is not None:
-        has.append(f"{group.kind.known_cores} cores")
+        has.append(_count(group.kind.known_cores, "core"))
     if group.kind.mem_gib is not None:
         has.append(f"{group.kind.mem_gib - reserve_gib:g} GiB for replicas")
-    return f"{group.nodes} nodes of kind {group.kind_name} ({', '.join(has) or 'size not known'})"
+    nodes = _count(group.nodes, "node")
+    return f"{nodes} of kind {group.kind_name} ({', '.join(has) or 'size not known'})"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

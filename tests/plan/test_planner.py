@@ -290,8 +290,8 @@ COUNT = "models: [{{name: m, source: {{package: p}}, shards: [{{name: a, replica
             "",
             (
                 "models[0].shards[0].replicas: 9 asked, but only 8 have room: a replica takes 1 "
-                "GPUs, 15 cores, 127.5 GiB and at most 16 go on a node; there are 2 nodes of kind gpu "
-                "(4 GPUs, 62 cores, 510 GiB for replicas)"
+                "GPU, 15 cores, 127.5 GiB and at most 16 go on a node; there are 2 nodes of kind "
+                "gpu (4 GPUs, 62 cores, 510 GiB for replicas)"
             ),
         ),
         (
