@@ -39,7 +39,7 @@ class RayWatch:
     async def run(self) -> None:
         """For ever (until cancelled, which ends the driver)."""
         if not self._cell.ray.enabled:
-            return
+            await asyncio.Event().wait()  # the end of a keeper is the end of the controller
         try:
             while True:
                 target = self._cell.ray.target
