@@ -228,7 +228,7 @@ class Cell:
             phase=self.phase(now),
             cause=self.cause(now),
             nodes=self.members.states(now),
-            ray=self.ray.state(self.wanted_in_ray(now)),
+            ray=self.ray.state(self.wanted_in_ray(now), now),
             replicas=tuple(replica.status() for replica in self.replicas.values()),
             notes=self.binding.notes if self.binding else (),
         )

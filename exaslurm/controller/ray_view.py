@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from exaslurm.core.cell import RayCellState, RayNodeStatus, RayTarget
 from exaslurm.core.plan import RayPlan
@@ -100,21 +101,21 @@ class RayView:
             self._gate_deadline = now + self._start_timeout_s
         return now >= self._gate_deadline
 
-    def state(self, wanted: frozenset[str]) -> RayCellState:
+    def state(self, wanted: frozenset[str], now: float) -> RayCellState:
         """For ``CellState``."""
         if not self.enabled:
             return RayCellState(state="off")
+        late = self._gate_deadline is not None and now >= self._gate_deadline
+        word: Literal["starting", "complete", "partial", "failed"] = "starting"
         if self.complete(wanted):
             word = "complete"
         elif self._due_s is not None:
             word = "failed"
-        elif self.seconds is not None or (self.connected and self._gate_deadline is not None):
-            word = "partial" if self.connected else "starting"
-        else:
-            word = "starting"
+        elif self.connected and (late or self.seconds is not None):
+            word = "partial"
         target = self.target
         return RayCellState(
-            state=word,  # type: ignore[arg-type]
+            state=word,
             epoch=self.epoch,
             nodes_alive=len(self.alive & wanted),
             nodes_wanted=len(wanted),
