@@ -21,6 +21,8 @@ from exaslurm.spec.model import Model, Source, Spec
 
 # Where neither spec nor site says how much memory a replica or a node has.
 _FALLBACK_MEM_GIB = 8.0
+# A simulated engine is one small process, whatever the site gives to real ones.
+_SIMULATED_MEM_GIB = 0.25
 
 
 def model_plan(
@@ -42,7 +44,7 @@ def model_plan(
         cores=model.per_replica.cores
         or min(_cores(group, gpus, density, reserve[0]) for group in groups),
         mem_gib=model.per_replica.mem_gib
-        or min(_mem_gib(group, gpus, density, reserve[1]) for group in groups),
+        or min(_mem_gib(model, group, gpus, density, reserve[1]) for group in groups),
     )
     if model.max_replicas_per_node > MAX_ENGINES:
         findings.add(
@@ -123,7 +125,9 @@ def _cores(group: Group, gpus: int, density: int, reserve: int) -> int:
     return max(1, int((cores - reserve) * _share(gpus, group, density) + 1e-9))
 
 
-def _mem_gib(group: Group, gpus: int, density: int, reserve: float) -> float:
+def _mem_gib(model: Model, group: Group, gpus: int, density: int, reserve: float) -> float:
+    if model.engine.kind == "simulated":
+        return _SIMULATED_MEM_GIB
     if group.kind.per_replica.mem_gib is not None:
         return group.kind.per_replica.mem_gib
     if group.kind.mem_gib is None:

@@ -11,10 +11,11 @@ from pydantic.config import JsonDict
 from exaslurm.util.fields import (
     ONE_OR_LIST,
     TEXT,
+    AnyText,
     Count,
     Directive,
     DirectiveName,
-    Environment,
+    EnvName,
     Flag,
     Name,
     Natural,
@@ -69,6 +70,12 @@ def _extra_argument(value: str) -> str:
     return value
 
 
+def _engine_variable(value: str) -> str:
+    if value.startswith("EXASLURM_"):
+        raise bad("EXASLURM_* is for exaslurm itself")
+    return value
+
+
 def _free_directive(value: str) -> str:
     name = directive_pair(value)[0]
     if name in _OWNED_DIRECTIVES:
@@ -83,6 +90,7 @@ def _single(value: object) -> object:
 
 
 ArgumentName = Annotated[str, AfterValidator(_argument)]
+EngineVariable = Annotated[EnvName, AfterValidator(_engine_variable)]
 ExtraArgument = Annotated[str, TEXT, AfterValidator(_extra_argument)]
 Option = Annotated[str | int | float | bool | None, BeforeValidator(_single)]
 FreeDirective = Annotated[Directive, AfterValidator(_free_directive)]
@@ -135,7 +143,7 @@ class Engine(Section):
     extra_args: tuple[ExtraArgument, ...] = Field(
         default=(), description="Words added to the engine's command line as they are."
     )
-    env: Environment = Field(
+    env: dict[EngineVariable, AnyText] = Field(
         default_factory=dict, description="Added to the engine's environment. No secrets here."
     )
 
@@ -394,7 +402,7 @@ class Spec(Root):
 
     def in_directory(self, directory: str) -> Spec:
         """Remember the directory; returns itself."""
-        object.__setattr__(self, "_directory", directory)
+        self._directory = directory
         return self
 
     def shard_names(self) -> list[str]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from exaslurm.util.fields import Root, file_path
-from exaslurm.util.yaml_lines import Document, Path, Problem, key_text, nearest
+from exaslurm.util.yaml_lines import Document, Path, Problem, nearest
 
 R = TypeVar("R", bound=Root)
 
@@ -174,6 +174,3 @@ def _untitled(schema: Any) -> Any:
         for key, value in schema.items()
         if not (key == "title" and isinstance(value, str))
     }
-
-
-__all__ = ["check", "key_text", "keys_at", "report", "schema_of", "shown"]

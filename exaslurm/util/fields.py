@@ -7,7 +7,7 @@ here, where the error can still name the line of the file.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -22,14 +22,15 @@ from pydantic_core import PydanticCustomError
 
 from exaslurm.util.yaml_lines import Document, Path, Problem, key_path, text_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 _ENV_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 WORD = r"[A-Za-z0-9_.,:;@%+=/&|*()\[\]!~^-]+"
 TIME = r"(?:\d+-\d+(?::\d+){0,2}|\d+(?::\d+){0,2}|(?i:unlimited|infinite))"
 _SWITCHES = r"\d+(?:@" + TIME + r")?"
 _DIRECTIVE = r"(?:--)?[a-z][a-z0-9-]*(?:=.+)?"
-
-T = TypeVar("T")
 
 
 class Section(BaseModel):
@@ -43,9 +44,9 @@ class Root(Section):
 
     _document: Document = Document("<unknown>")
 
-    def attach(self: T, document: Document) -> T:
+    def attach(self, document: Document) -> Self:
         """Remember the document; returns itself."""
-        object.__setattr__(self, "_document", document)
+        self._document = document
         return self
 
     @property

