@@ -34,13 +34,20 @@ PROBE_EVERY_S = 5.0
 _FILE_TIMEOUT_S = 10.0
 _HTTP_TIMEOUT_S = 3.0
 _PROBES_AT_ONCE = 32
+_SILENT = "neither its cell nor the replica itself answers"
 
 
 class Cell:
-    """What is known of one cell. Times are monotonic seconds of this process."""
+    """What is known of one cell. Times are monotonic seconds of this process.
+
+    A record may be the last word of a cell that ended long ago. So until its number changes or
+    its controller answers (``confirmed``), only replicas that answer themselves are shown as
+    ready; after that, silence alone takes none away.
+    """
 
     def __init__(self, record: CellRecord, now_s: float) -> None:
         self.record = record
+        self.confirmed = False
         self.replicas: Replicas = from_record(record)
         self.renewed_s = now_s
         self.heard_s: float | None = None
@@ -55,10 +62,12 @@ class Cell:
         if (record.generation, record.job_id) != (before.generation, before.job_id):
             self.replicas, self.renewed_s = from_record(record), now_s
             self.heard_s, self.said = None, b""
+            self.confirmed = True
             self.answering.clear()
             return
         if record.seq != before.seq:
             self.renewed_s = now_s
+            self.confirmed = True
         if record.replicas != before.replicas and not self.is_heard(now_s):
             self.replicas = from_record(record)
 
@@ -69,8 +78,9 @@ class Cell:
         if raw != self.said:
             fresh = from_state(raw, self.record, self.replicas)
         self.said, self.heard_s = raw, now_s
-        changed = fresh != self.replicas or bool(self.answering)
+        changed = fresh != self.replicas or bool(self.answering) or not self.confirmed
         self.replicas = fresh
+        self.confirmed = True
         self.answering.clear()
         return changed
 
@@ -81,17 +91,16 @@ class Cell:
         return now_s - self.renewed_s
 
     def is_orphaned(self, now_s: float) -> bool:
-        """Neither the controller nor its record has spoken for too long."""
-        return not self.is_heard(now_s) and self.lease_age_s(now_s) > self.record.lease_s
+        """Neither the controller nor its record has spoken (for too long)."""
+        late = not self.confirmed or self.lease_age_s(now_s) > self.record.lease_s
+        return late and not self.is_heard(now_s)
 
     def visible(self) -> list[Replica]:
         """The replicas as routers shall see them."""
         return [
-            dataclasses.replace(
-                item, ready=False, state="silent", cause="its cell is silent, and so is it"
-            )
-            if item.ready and self.answering.get(item.id) is False
-            else item
+            item
+            if not item.ready or self.answering.get(item.id, self.confirmed)
+            else dataclasses.replace(item, ready=False, state="silent", cause=_SILENT)
             for item in self.replicas.values()
         ]
 
@@ -117,6 +126,7 @@ class RegistryFollower:
         self._listeners: list[Listener] = []
         self._shown: tuple[Replica, ...] = ()
         self._trouble: str | None = None
+        self._probe_now = asyncio.Event()
 
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -199,6 +209,8 @@ class RegistryFollower:
                 if not silent:
                     log.warning("going on with what is known: %s", error)
                 silent = True
+                if not cell.confirmed and not cell.answering:
+                    self._probe_now.set()
             except Exception:  # this loop must not end silently: the cell would freeze
                 log.exception("cell %s", cell.record.cell)
             await asyncio.sleep(STATE_EVERY_S)
@@ -209,11 +221,14 @@ class RegistryFollower:
 
         async def probe(cell: Cell, replica: Replica) -> None:
             async with slots:
-                alive = await _answers(session, replica.url.rstrip("/") + "/health")
+                # Not /health: it needs no key, so anybody's engine on that port would do.
+                alive = await _answers(session, replica.url.rstrip("/") + "/v1/models")
             cell.answering[replica.id] = alive
 
         while True:
-            await asyncio.sleep(PROBE_EVERY_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._probe_now.wait(), PROBE_EVERY_S)
+            self._probe_now.clear()
             now_s = self._clock()
             orphans = [cell for cell in self._cells.values() if cell.is_orphaned(now_s)]
             await asyncio.gather(

@@ -54,8 +54,10 @@ class Controller:
             return web.Response(status=401)
         return web.Response(body=self.body, status=self.status)
 
-    async def health(self, _request: web.Request) -> web.Response:
-        return web.Response()
+    async def models(self, request: web.Request) -> web.Response:
+        """As an engine of the deployment would answer."""
+        known = request.headers.get("Authorization") == f"Bearer {KEY}"
+        return web.Response(status=200 if known else 401)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ async def controller() -> AsyncIterator[Controller]:
     controller = Controller()
     app = web.Application()
     app.router.add_get("/v1/state", controller.handle)
-    app.router.add_get("/health", controller.health)
+    app.router.add_get("/v1/models", controller.models)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -146,7 +148,6 @@ async def test_replicas_of_a_cell_that_is_gone_are_asked_themselves(
     dead = dataclasses.replace(dead, url="http://127.0.0.1:1")
     write_record(run_dir, dataclasses.replace(made, replicas=(alive, dead)))
     async with following(run_dir) as follower:
-        await until(lambda: _taking(follower) == [True, True])
         await until(lambda: _taking(follower) == [True, False])
         assert follower.replicas[1].state == "silent"
         cell = follower.describe()["cells"][0]

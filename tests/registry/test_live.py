@@ -132,11 +132,24 @@ class TestCell:
         assert cell.lease_age_s(125.0) == 25.0
         cell.take_record(record(True, seq=2), 130.0)
         assert cell.lease_age_s(130.0) == 0.0
+        assert cell.confirmed
         assert not cell.is_orphaned(160.0)
         assert cell.is_orphaned(160.1)
 
+    def test_a_record_of_old_needs_a_sign_of_life(self) -> None:
+        cell = Cell(record(True), 0.0)
+        assert cell.is_orphaned(0.0)
+        assert [item.takes_requests for item in cell.visible()] == [False]
+        cell.answering["c000-r0000"] = True
+        assert [item.takes_requests for item in cell.visible()] == [True]
+        cell.answering.clear()
+        cell.take_record(record(True, seq=2), 1.0)
+        assert not cell.is_orphaned(1.0)
+        assert [item.takes_requests for item in cell.visible()] == [True]
+
     def test_a_late_lease_alone_takes_nothing_away(self) -> None:
         cell = Cell(record(True), 0.0)
+        cell.take_state(state("ready"), 1.0)
         assert cell.is_orphaned(1000.0)
         assert [item.takes_requests for item in cell.visible()] == [True]
         cell.answering["c000-r0000"] = True
