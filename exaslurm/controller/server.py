@@ -118,8 +118,13 @@ class Controller:
                     keeper.result()  # what nobody foresaw: end, and be started again
             await self._say_goodbye()
         finally:
-            for task in (end, *keepers):
-                task.cancel()
+            pending = {end, *keepers}
+            while pending:
+                # Again and again: before Python 3.12, wait_for loses a cancellation that comes
+                # together with what it waits for (python/cpython#86296).
+                for task in pending:
+                    task.cancel()
+                _, pending = await asyncio.wait(pending, timeout=0.1)
             await asyncio.gather(end, *keepers, return_exceptions=True)
 
     def _on_report(self, report: AgentReport) -> DesiredState:
