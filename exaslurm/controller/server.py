@@ -89,7 +89,7 @@ class Controller:
             ray=lambda: {"groups": self.ray_watch.group_states},
             stop=self._stop,
         )
-        runner = web.AppRunner(surface.app(), access_log=None)
+        runner = web.AppRunner(surface.app(), access_log=None, shutdown_timeout=1.0)
         try:
             await runner.setup()
             await web.TCPSite(runner, self.address, self.port).start()
@@ -103,6 +103,7 @@ class Controller:
             await self.peers.close()
             await self._session.close()
             await runner.cleanup()
+            log.info("ended")
 
     async def _work(self) -> None:
         end = asyncio.create_task(self._told_to_end.wait())
@@ -226,6 +227,7 @@ class Controller:
 
     async def _say_goodbye(self) -> None:
         """The other nodes end too, and nobody is told that something here serves."""
+        log.info("ending")
         self.cell.stop()
         self.cell.advance(time.monotonic())
         self.peers.push()

@@ -14,6 +14,7 @@ from typing import Any
 from exaslurm.errors import ExaslurmError
 
 _MAX_LINE = 64 * 1024 * 1024
+_CLOSE_S = 2.0
 
 
 class RayError(ExaslurmError):
@@ -84,7 +85,9 @@ class RayClient:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
-        await self._process.wait()
+        # Not for ever: asyncio waits for the pipes too, which a child of the driver may hold.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._process.wait(), _CLOSE_S)
         self._reader.cancel()
         self._fail("the Ray driver was closed")
         if self._process.stdin is not None:

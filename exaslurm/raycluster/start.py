@@ -163,7 +163,8 @@ def _command(
     env, unset = _gpu_env(facts)
     return ExecSpec(
         argv=argv,
-        env={**_PATIENCE, **_QUIET, **auth_env(run_dir), **env},
+        # What Ray's processes leave behind goes with the node's directory.
+        env={**_PATIENCE, **_QUIET, **auth_env(run_dir), **env, "TMPDIR": str(node_dir)},
         unset=unset,
         cwd=str(node_dir),
     )
