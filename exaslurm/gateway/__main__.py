@@ -45,9 +45,9 @@ def run(options: GatewayOptions, *, debug: bool = False) -> int:
     except ExaslurmError as error:
         if debug:
             raise
-        print(f"exaslurm gateway: {error}", file=sys.stderr)
+        print(f"exaslurm: error: {error}", file=sys.stderr)
         if error.remedy:
-            print(f"  {error.remedy}", file=sys.stderr)
+            print(f"  remedy: {error.remedy}", file=sys.stderr)
         return int(error.exit_code)
     return int(ExitCode.OK)
 

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
+# A mount that comes and goes is no removed deployment.
+_LOOKS_UNTIL_GONE = 5
 
 
 class Watch:
@@ -38,6 +40,7 @@ class Watch:
         self._files = files
         self._stop = stop
         self._trouble: str | None = None
+        self._missed = 0
 
     async def run(self) -> None:
         """Look until cancelled, or until the router shall end."""
@@ -45,8 +48,11 @@ class Watch:
             trouble = None
             try:
                 reason = await self._files.run(self._look, timeout_s=_TIMEOUT_S)
-            except ExaslurmError as error:
+            except (ExaslurmError, OSError) as error:
                 reason, trouble = None, str(error)
+            except Exception as error:  # this loop must not end: it is how a router learns to stop
+                log.exception("looking at %s", self._run_dir.path)
+                reason, trouble = None, repr(error)
             if trouble and trouble != self._trouble:
                 log.warning("going on with what is known: %s", trouble)
             self._trouble = trouble
@@ -58,7 +64,9 @@ class Watch:
     def _look(self) -> str | None:
         """On the helper thread. The reason to end, None to go on."""
         if not self._run_dir.path.is_dir():
-            return f"{self._run_dir.path} is gone"
+            self._missed += 1
+            return f"{self._run_dir.path} is gone" if self._missed >= _LOOKS_UNTIL_GONE else None
+        self._missed = 0
         if not wants_run(self._run_dir):
             return "the deployment is to stop"
         if self._keys.refresh():

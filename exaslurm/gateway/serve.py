@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _FILE_TIMEOUT_S = 10.0
 _CUT_OFF_S = 1.0
+# Longer than clients keep idle connections, so that none is closed as it is used again.
+_KEEP_ALIVE_S = 75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,7 @@ async def serve(options: GatewayOptions) -> None:
     ExaslurmError if the router cannot start.
     """
     run_dir = options.run_dir
+    _raise_file_limit()
     plan = load_plan(options)
     internal_key = read_secret(run_dir.internal_key)
     keys = ClientKeys(run_dir, internal_key=internal_key)
@@ -76,6 +80,13 @@ async def serve(options: GatewayOptions) -> None:
         if not is_loopback(bind):
             log.warning("listening on %s: reachable from other hosts, without TLS", bind)
         await _Process(run_dir, plan, keys, internal_key, url).run(sock)
+
+
+def _raise_file_limit() -> None:
+    """Each request takes two descriptors; the usual 1,024 of a login shell are few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Server(uvicorn.Server):
@@ -110,6 +121,7 @@ class _Process:
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=max(1, int(plan.timeouts.drain_s)),
             )
         )

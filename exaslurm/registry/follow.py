@@ -164,7 +164,10 @@ class RegistryFollower:
             prober = asyncio.create_task(self._probe_orphans(session))
             try:
                 while True:
-                    await self._read_records(session)
+                    try:
+                        await self._read_records(session)
+                    except Exception:  # this loop must not end: new cells would never be seen
+                        log.exception("reading the registry")
                     await asyncio.sleep(RECORDS_EVERY_S)
             finally:
                 tasks = [prober, *self._askers.values()]
