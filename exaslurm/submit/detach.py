@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,13 @@ def spawn_detached(
     if ticks is None:
         raise StateError(f"process {pid} is not to be seen in /proc", remedy=f"see {log}")
     return pid, ticks
+
+
+def reap(pid: int) -> None:
+    """Let an ended process go from the process table, if it is this process's child: a notebook
+    that submits and stops lives on."""
+    with contextlib.suppress(OSError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _tail(log: Path) -> str:

@@ -16,7 +16,7 @@ from exaslurm.core.submission import Endpoint, RouterAddress
 from exaslurm.errors import StateError
 from exaslurm.rundir import RunDir
 from exaslurm.slurm.environ import outside
-from exaslurm.submit.detach import spawn_detached
+from exaslurm.submit.detach import reap, spawn_detached
 from exaslurm.submit.talk import Talk
 from exaslurm.util.files import make_private_dir, read_text, write_atomic
 from exaslurm.util.process import is_alive, send_signal
@@ -59,6 +59,8 @@ def stop_gateways(run_dir: RunDir, *, timeout_s: float, talk: Talk) -> list[str]
             send_signal(pid, ticks, number)
         if _until_gone(mine, _TERM_S):
             break
+    for pid, _ in mine:
+        reap(pid)
     left = [f"gateway process {pid} on {host}" for pid, ticks in mine if is_alive(pid, ticks)]
     for router in _routers(run_dir):
         if router.host != host:

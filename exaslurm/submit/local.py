@@ -5,20 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from exaslurm.core import ports
-from exaslurm.core.codec import dumps
-from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
 from exaslurm.errors import StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm.environ import outside
 from exaslurm.submit.detach import spawn_detached
-from exaslurm.util.files import write_atomic
 from exaslurm.util.process import start_ticks
 
 _HOST = "127.0.0.1"
@@ -31,12 +27,10 @@ def start_init(
     generation: GenerationDir,
     run_dir: RunDir,
     *,
-    job_name: str,
     environ: Mapping[str, str],
 ) -> tuple[int, int]:
     """Start the cell's init in a session of its own; its pid and start ticks."""
     base = free_block(plan)
-    _write_marker(plan, cell, generation, job_name)
     argv = [
         plan.node.python,
         "-m",
@@ -98,29 +92,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _write_marker(plan: Plan, cell: str, generation: GenerationDir, job_name: str) -> None:
-    """What bootstrap writes in a job, where there is one. What an earlier attempt left beside
-    it names processes and ports that are not there any more."""
-    for path in (
-        generation.binding(cell),
-        generation.controller_memory(cell),
-        generation.failure(cell),
-    ):
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-    host, now_s = socket.gethostname(), time.time()
-    marker = BootstrapMarker(
-        plan_hash=plan.hash,
-        deployment=plan.deployment,
-        cell=cell,
-        job_id="local",
-        job_name=job_name,
-        het_job_ids={},
-        nodes={"0": (host,)},
-        host=host,
-        started_s=now_s,
-        job_start_s=now_s,
-    )
-    write_atomic(generation.bootstrap_marker(cell), dumps(marker, indent=1))

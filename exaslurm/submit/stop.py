@@ -22,6 +22,7 @@ from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm.client import Slurm, wait_until
 from exaslurm.slurm.types import JobId
 from exaslurm.submit import records
+from exaslurm.submit.detach import reap
 from exaslurm.submit.gateway import stop_gateways
 from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.survey import GenerationSurvey, Surveyor
@@ -213,9 +214,12 @@ class _Stop:
 
     def _is_local_alive(self, target: _Target) -> bool:
         item = target.submission
-        if item.host != self.hostname:
+        if item.host != self.hostname or item.pid is None:
+            return item.host != self.hostname
+        if is_alive(item.pid, item.start_ticks or 0):
             return True
-        return is_alive(item.pid or 0, item.start_ticks or 0)
+        reap(item.pid)
+        return False
 
     def _left_s(self) -> float:
         return max(0.0, self.deadline - time.monotonic())

@@ -305,7 +305,6 @@ class _Submit:
                 intent.cell,
                 generation,
                 self.run_dir,
-                job_name=intent.job_name,
                 environ=self.environ,
             )
             self.talk(f"cell {intent.cell}: started as process {pid}")

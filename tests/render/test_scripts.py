@@ -28,15 +28,12 @@ def rendered(plan: Plan, gen_dir: Path = GEN_DIR, dirs: tuple[Path, ...] = ()) -
     return render_script(plan, plan.cells[0], gen_dir, RUN_DIR, dirs)
 
 
-def assert_clean(text: str) -> None:
-    """bash parses it, and shellcheck has nothing to say."""
-    subprocess.run(["bash", "-n"], input=text, text=True, check=True, timeout=10)
+def assert_clean(*scripts: Path) -> None:
+    """bash parses them, and shellcheck has nothing to say."""
+    for script in scripts:
+        subprocess.run(["bash", "-n", script], check=True, timeout=10)
     done = subprocess.run(
-        [SHELLCHECK, "--severity=style", "-"],
-        input=text,
-        text=True,
-        capture_output=True,
-        timeout=20,
+        [SHELLCHECK, "--severity=style", *scripts], text=True, capture_output=True, timeout=60
     )
     assert done.returncode == 0, done.stdout
 
@@ -61,17 +58,21 @@ def test_golden(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("layout", ["het", "single"])
-def test_shellcheck(layout: Layout) -> None:
-    assert_clean(rendered(make_plan(layout)))
+def test_shellcheck(layout: Layout, tmp_path: Path) -> None:
+    script = tmp_path / "c000.sbatch"
+    script.write_text(rendered(make_plan(layout)))
+    assert_clean(script)
 
 
-def test_shellcheck_with_everything_odd() -> None:
+def test_shellcheck_with_everything_odd(tmp_path: Path) -> None:
     plan = make_plan(
         python="/opt/it's here/python",
         env={"GREETING": "it's $(date) `date`", "EMPTY": ""},
         prologue=["echo 'line with \"quotes\"'", 'export A="${HOME}/x"'],
     )
-    assert_clean(rendered(plan, ODD_PATH / "gen" / "1"))
+    script = tmp_path / "c000.sbatch"
+    script.write_text(rendered(plan, ODD_PATH / "gen" / "1"))
+    assert_clean(script)
 
 
 def test_same_bytes_twice() -> None:

@@ -90,8 +90,13 @@ class ProductLab(RunningLab):
         return json.loads(printed.splitlines()[-1])
 
     @staticmethod
+    def pythonpath() -> str:
+        """This tree: on the nodes too, since a job inherits its submitter's environment."""
+        return str(REPOSITORY)
+
+    @staticmethod
     def python(*arguments: str, **variables: str) -> list[str]:
-        env = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1", **variables}
+        env = {"PYTHONPATH": ProductLab.pythonpath(), "PYTHONDONTWRITEBYTECODE": "1", **variables}
         return ["env", *(f"{k}={v}" for k, v in env.items()), str(NODE_PYTHON), *arguments]
 
 
