@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _ANSWER_S = 5.0
 _POLL_S = 0.25
+_TRACKERS_S = 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,8 +108,19 @@ class Children:
         log.info("%s is pid %d", name, child.pid)
         return child
 
-    async def signal(self, child: Child, number: signal.Signals, *, session: bool = False) -> int:
-        """Signal a child, or every process that came from it; how many were signalled."""
+    async def signal(
+        self,
+        child: Child,
+        number: signal.Signals,
+        *,
+        session: bool = False,
+        spare_trackers: bool = False,
+    ) -> int:
+        """Signal a child, or every process that came from it; how many there are of them.
+
+        ``spare_trackers``: not the resource trackers of Python's multiprocessing, which clean up
+        and end by themselves once all others are gone.
+        """
         request = {
             "op": "signal",
             "name": child.name,
@@ -116,6 +128,7 @@ class Children:
             "start": child.start,
             "sig": int(number),
             "session": session,
+            "spare": spare_trackers,
         }
         with contextlib.suppress(RefusedByInitError):  # it has ended, or been replaced
             return int((await self._ask(request))["sent"])
@@ -157,9 +170,15 @@ class Children:
         """
         if grace_s > 0 and await self.signal(child, signal.SIGTERM):
             await self.wait_exit(child, grace_s)
-        deadline = asyncio.get_running_loop().time() + kill_s
-        while await self.signal(child, signal.SIGKILL, session=True):
-            if asyncio.get_running_loop().time() > deadline:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while await self.signal(
+            child,
+            signal.SIGKILL,
+            session=True,
+            spare_trackers=loop.time() < began + _TRACKERS_S,
+        ):
+            if loop.time() > began + kill_s:
                 return False
             await asyncio.sleep(0.05)
         return True

@@ -29,7 +29,7 @@ class Times:
     probe_timeout_s: float = 10.0
     restart_min_s: float = 1.0
     restart_max_s: float = 60.0
-    port_free_s: float = 15.0
+    port_free_s: float = 5.0
     options_s: float = 240.0
 
 

@@ -15,8 +15,9 @@ for it over ``<node dir>/init.sock``, one JSON object a line::
 
 A child is named by its ``name``; ``pid`` and ``start`` (field 22 of /proc/PID/stat) may be given
 too, and must then fit. ``session`` means every process that came from it, also those that made a
-session of their own. Exit code: 0 after a stop, 75 (EX_TEMPFAIL) where the agent ends with it
-because a port is taken.
+session of their own; ``spare`` leaves resource trackers out, but counts them.
+
+Exit code: 0 after a stop, 75 (EX_TEMPFAIL) where the agent ends with it because a port is taken.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SOCKET_PATH_MAX = 107
 _LINE_MAX = 1 << 20
 _RESTART_MIN_S, _RESTART_MAX_S = 0.2, 5.0
-_TERM_S, _KILL_S = 3.0, 10.0
+_TERM_S, _KILL_S, _TRACKERS_S = 3.0, 10.0, 1.5
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1,
             signal.SIGUSR2)  # fmt: skip
 
@@ -106,6 +107,21 @@ def task_of(pid: int) -> str | None:
             if item.startswith(TASK_VARIABLE.encode() + b"="):
                 return item.split(b"=", 1)[1].decode(errors="replace")
     return None
+
+
+def without_trackers(pids: list[int]) -> list[int]:
+    """Those that are not a resource tracker of Python's multiprocessing.
+
+    A tracker removes what its program left in /dev/shm as soon as all others are gone, and then
+    ends; killed together with them it cannot.
+    """
+
+    def is_tracker(pid: int) -> bool:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read()
+        return False
+
+    return [pid for pid in pids if not is_tracker(pid)]
 
 
 @dataclasses.dataclass
@@ -234,17 +250,18 @@ class Init:
     def end_all(self) -> None:
         """SIGTERM, then SIGKILL, until no process below init is left (or none that will die)."""
         for number, limit_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _KILL_S)):
-            deadline = time.monotonic() + limit_s
+            began = time.monotonic()
             told: set[int] = set()
-            while time.monotonic() < deadline:
+            while time.monotonic() < began + limit_s:
                 self.reap()
                 left = descendants(process_table(), {os.getpid()})
                 if not left:
                     return
-                for pid in left - told:
+                spare = time.monotonic() < began + _TRACKERS_S
+                for pid in without_trackers(sorted(left - told)) if spare else left - told:
                     with contextlib.suppress(OSError):
                         os.kill(pid, number)
-                told |= left
+                    told.add(pid)
                 self.wakeup.setblocking(False)
                 select.select([self.wakeup], [], [], 0.05)
                 with contextlib.suppress(OSError):
@@ -293,12 +310,10 @@ class Init:
             targets = self.members(child)
         else:
             targets = [child.pid] if child.exit is None else []
-        sent = 0
-        for pid in targets:
+        for pid in without_trackers(targets) if message.get("spare") else targets:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-                sent += 1
-        return sent
+        return len(targets)
 
     def _alive(self, name: str) -> Child | None:
         child = self.children.get(name)

@@ -29,7 +29,7 @@ def build_engine(
             *("-m", "exaslurm.engines.simulated"),
             *("--host", replica.address, "--port", str(replica.port)),
             *("--served-model-name", *served_names),
-            *vllm.option_argv(model.engine.args),
+            *vllm.option_argv({"shutdown-timeout": plan.timeouts.drain_s, **model.engine.args}),
             *model.engine.extra_args,
         ),
         env={"PYTHONUNBUFFERED": "1", **model.engine.env},

@@ -103,13 +103,15 @@ def cpu_defaults(model: ModelPlan) -> dict[str, Option]:
     """What vLLM needs on CPUs; measured with 0.32.
 
     Without an explicit KV size it takes 0.92 of the *node's* memory; compiling costs more than a
-    minute at every start (its cache does not load again); few CPUs have bfloat16 instructions.
+    minute at every start (its cache does not load again); few CPUs have bfloat16 instructions. A
+    context that does not fit the KV cache is shortened rather than refused.
     """
-    kv_bytes = max(int(model.slot.mem_gib * GIB / 4), GIB // 4)
+    kv_bytes = max(int(model.slot.mem_gib * GIB / 8), GIB // 2)
     defaults: dict[str, Option] = {
         "dtype": "float32",
         "enforce-eager": True,
         "kv-cache-memory-bytes": kv_bytes,
+        "max-model-len": "auto",
     }
     if model.tensor * model.pipeline == 1:
         defaults["distributed-executor-backend"] = "uni"

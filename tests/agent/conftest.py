@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -114,7 +115,7 @@ def make_plan(root: Path, **engine: object) -> Plan:
 class Node:
     """Init and agent of one worker node, and the controller's side of their talk."""
 
-    def __init__(self, root: Path, plan: Plan) -> None:
+    def __init__(self, root: Path, plan: Plan, *, fake: bool = True) -> None:
         self.root = root
         self.plan = plan
         self.port_base = free_block()
@@ -131,6 +132,8 @@ class Node:
         self.desired = DesiredState(version=1, ray=None, engines=())
         self.init: subprocess.Popen[bytes] | None = None
         self._runner: web.AppRunner | None = None
+        if not fake:
+            return
         tools = root / "bin"
         tools.mkdir()
         for name, command in (("python", ""), ("vllm", f"{FAKE} ")):
@@ -187,8 +190,20 @@ class Node:
         )  # fmt: skip
 
     def want(self, *replicas: ReplicaBinding, stop: bool = False) -> None:
+        """What the next report is answered with."""
         version = self.desired.version + 1
         self.desired = DesiredState(version=version, ray=None, engines=replicas, stop=stop)
+
+    async def push(self, *replicas: ReplicaBinding, stop: bool = False) -> None:
+        """Say it to the agent at once."""
+        self.want(*replicas, stop=stop)
+        url = f"http://127.0.0.1:{self.reports[-1].facts.agent_port}/v1/desired"
+        headers = {"Authorization": f"Bearer {self.key}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.put(url, headers=headers, data=dumps(self.desired)) as answer,
+        ):
+            assert answer.status == 204
 
     async def _on_report(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {self.key}":

@@ -62,7 +62,7 @@ async def test_sigterm_of_init_leaves_nothing(make_node: MakeNode) -> None:
 
 async def test_stop_from_the_controller_ends_init_with_0(make_node: MakeNode) -> None:
     node = await serving(make_node, "stubborn")
-    node.want(stop=True)
+    await node.push(stop=True)
     assert await node.ended(20) == 0, node.log.read_text()
     assert node.processes() == []
     assert not node.node_dir.exists()
@@ -152,7 +152,7 @@ async def test_a_taken_port_is_named(make_node: MakeNode) -> None:
 
 async def test_what_is_not_wanted_any_more_is_stopped(make_node: MakeNode) -> None:
     node = await serving(make_node)
-    node.want(node.binding(1))
+    await node.push(node.binding(1))
     report = await node.until(
         lambda r: [e.replica for e in r.engines if e.phase == "healthy"] == ["c000-r0001"]
     )

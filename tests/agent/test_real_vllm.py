@@ -1,0 +1,92 @@
+"""The agent with the real vLLM: start, guard, kill, stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from exaslurm.core.plan import ModelSource
+from tests.agent.conftest import REPOSITORY, Node, make_plan
+
+ENV = Path(os.environ.get("EXASLURM_ENV", "/opt/exaslurm/env"))
+UP_S = 180.0
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny")
+    script = REPOSITORY / "tests" / "tools" / "tiny_model.py"
+    subprocess.run([ENV / "bin" / "python", script, directory], check=True, timeout=120)
+    return directory
+
+
+@pytest.fixture
+async def node(root: Path, tiny: Path) -> AsyncIterator[Node]:
+    plan = make_plan(root, args={"kv-cache-memory-bytes": 32 << 20})
+    (model,) = plan.models
+    source = ModelSource(kind="path", value=str(tiny))
+    plan = dataclasses.replace(
+        plan,
+        models=(dataclasses.replace(model, source=source),),
+        node=dataclasses.replace(plan.node, python=str(ENV / "bin" / "python")),
+        timeouts=dataclasses.replace(plan.timeouts, stage_s=120.0, ready_s=UP_S, drain_s=5.0),
+    ).sealed()
+    node = Node(root, plan, fake=False)
+    node.want(node.binding())
+    await node.start()
+    yield node
+    await node.stop()
+
+
+async def statuses(node: Node, headers: dict[str, str]) -> dict[str, int]:
+    url = f"http://127.0.0.1:{node.binding().port}"
+    body = {"model": "m:base", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    found = {}
+    async with aiohttp.ClientSession() as session:
+        for path in ("/health", "/v1/models", "/metrics", "/version", "/load", "/docs"):
+            async with session.get(url + path, headers=headers) as answer:
+                found[path] = answer.status
+        for path in ("/tokenize", "/pause", "/invocations", "/v1/chat/completions"):
+            async with session.post(url + path, headers=headers, json=body) as answer:
+                found[path] = answer.status
+    return found
+
+
+async def test_life_of_an_engine(node: Node) -> None:
+    shared_memory = set(os.listdir("/dev/shm"))
+    engine = await node.engine(lambda e: e.phase in ("healthy", "failed"), UP_S)
+    log = node.gen_dir.replica_log("c000-r0000")
+    assert engine.phase == "healthy", engine.cause
+    assert engine.max_model_len is not None
+    engine = await node.engine(lambda e: e.load is not None and e.cpus_actual is not None)
+    assert engine.cpus_actual == node.binding().cores
+
+    refused = await statuses(node, {})
+    assert refused.pop("/health") == 200
+    assert set(refused.values()) == {401}
+    answered = await statuses(node, {"Authorization": f"Bearer {node.key}"})
+    assert answered["/v1/chat/completions"] == answered["/metrics"] == 200
+    assert node.key not in log.read_text()
+
+    before = set(node.processes())
+    os.kill(engine.pid or 0, signal.SIGKILL)
+    again = await node.engine(lambda e: e.phase == "healthy" and e.pid != engine.pid, UP_S)
+    assert again.restarts == 1
+    left = before & set(node.processes())
+    names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in left}
+    assert not any("VLLM" in name or "vllm" in name for name in names), names
+
+    await node.push(stop=True)
+    assert await node.ended(40) == 0
+    assert node.processes() == []
+    assert not node.node_dir.exists()
+    assert set(os.listdir("/dev/shm")) - shared_memory == set()
