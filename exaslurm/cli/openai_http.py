@@ -35,7 +35,10 @@ class ChatClient:
         with self._request("GET", "/models") as answer:
             names = [item["id"] for item in json.loads(answer.read())["data"]]
         if not names:
-            raise NotReadyError("the router serves no model yet", remedy="exaslurm status")
+            raise NotReadyError(
+                "the router serves no model yet",
+                remedy="exaslurm status DEPLOYMENT tells what it waits for",
+            )
         return str(names[0])
 
     def ask(self, messages: list[dict[str, str]], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +150,9 @@ def _refusal(status: int, raw: bytes, base: str) -> Exception:
         return UserError(f"{text}", remedy=f"names that are served: GET {base}/models")
     if status in (400, 403, 413, 422):
         return UserError(f"the router refused the request ({status}): {text}")
-    return NotReadyError(f"the router answered {status}: {text}", remedy="exaslurm status")
+    return NotReadyError(
+        f"the router answered {status}: {text}", remedy="exaslurm status DEPLOYMENT"
+    )
 
 
 @contextlib.contextmanager

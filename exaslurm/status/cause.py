@@ -11,7 +11,8 @@ from exaslurm.slurm import states
 from exaslurm.status.model import CellStatus, JobStatus, Phase
 from exaslurm.status.routers import RouterView
 
-# What a local cell's init process is once it is gone: Slurm has no part in it.
+# What a local cell's init process is once it is gone, and a job that `stop` saw the end of: there
+# Slurm is not asked.
 LOCAL_ENDED = "ENDED"
 ENDED = states.FINISHED | {LOCAL_ENDED}
 _WHY_ENDED = {

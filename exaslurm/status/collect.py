@@ -157,7 +157,7 @@ class Collector:
             id=submission.job_id,
             name=submission.job_name,
             cluster=submission.cluster,
-            state="UNKNOWN",
+            state=judge.LOCAL_ENDED if submission.state == "stopped" else "UNKNOWN",
             submitted_s=submission.submitted_s,
         )
         return bare if known is None else with_slurm_facts(bare, known)
