@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from exaslurm.bootstrap.allocation import Allocation, check_allocation, read_allocation
 from exaslurm.bootstrap.marker import begin, make_marker
@@ -116,14 +117,15 @@ class Launch:
             )
             for component in self.cell.components
         ]
-        await asyncio.gather(*(step.start(self.environ) for step in self.steps))
-        head = self.steps[0]
-        waits = [asyncio.create_task(step.wait()) for step in self.steps]
-        watch = asyncio.create_task(self._watch(head, head_host, port_base))
+        tasks: list[asyncio.Task[Any]] = []
         try:
+            await asyncio.gather(*(step.start(self.environ) for step in self.steps))
+            waits = [asyncio.create_task(step.wait()) for step in self.steps]
+            watch = asyncio.create_task(self._watch(self.steps[0], head_host, port_base))
+            tasks = [*waits, watch]
             await asyncio.wait([waits[0], watch], return_when=asyncio.FIRST_COMPLETED)
             if not waits[0].done():
-                say(watch.result() if watch.exception() is None else repr(watch.exception()))
+                say(watch.result())
                 return 1
             code = waits[0].result()
             say(f"the head's step ended with {code}")
@@ -131,10 +133,9 @@ class Launch:
                 await self._others_drain(waits[1:])
             return code
         finally:
-            watch.cancel()
             await asyncio.gather(*(step.end(grace_s=INIT_END_S) for step in self.steps))
-            for wait in waits:
-                wait.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _others_drain(self, waits: Sequence[asyncio.Task[int]]) -> None:
         """After a stop the other nodes were told too, and may still finish what they do."""

@@ -10,6 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from exaslurm.errors import CommandNotFound
+
 # What srun says while Slurm does not let the step start (src/api/step_launch.c, srun/libsrun).
 _WAITS = re.compile(r"step creation (temporarily|still) disabled", re.IGNORECASE)
 _STARTED = re.compile(r"step created", re.IGNORECASE)
@@ -30,15 +32,21 @@ class Step:
 
     async def start(self, environ: Mapping[str, str]) -> None:
         """Start srun in a process group of its own: a signal to the batch script's group must
-        reach it through us, once."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self.argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(environ),
-            start_new_session=True,
-        )
+        reach it through us, once. Raises CommandNotFound."""
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                env=dict(environ),
+                start_new_session=True,
+            )
+        except (FileNotFoundError, PermissionError) as error:
+            raise CommandNotFound(
+                f"cannot run {self.argv[0]!r} on this node: {error.strerror}",
+                remedy="put Slurm's bin directory on PATH in the site config's prologue",
+            ) from None
         self._reader = asyncio.create_task(self._read())
 
     @property
