@@ -162,6 +162,8 @@ class Launch:
                 elif step.returncode not in (None, 0) and not (step is head or step.name in told):
                     told.add(step.name)
                     say(f"{step.name} ended with {step.returncode}: going on without it")
+            if 0 in head.failed_tasks:
+                return "the head's init ended: ending the job"
             if not came_up:
                 came_up = await _accepts(head_host, port_base + ports.CONTROLLER)
                 if not came_up and time.monotonic() > deadline:

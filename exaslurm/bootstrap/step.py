@@ -11,10 +11,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from exaslurm.errors import CommandNotFound
+from exaslurm.util.hostlist import expand
 
 # What srun says while Slurm does not let the step start (src/api/step_launch.c, srun/libsrun).
 _WAITS = re.compile(r"step creation (temporarily|still) disabled", re.IGNORECASE)
 _STARTED = re.compile(r"step created", re.IGNORECASE)
+# "srun: error: n1: task 0: Killed", "srun: error: n[1-2]: tasks 0-1,4: Exited with exit code 1"
+_TASKS_ENDED = re.compile(r"\btasks? ([0-9,-]+): ")
 _LAST_LINES = 20
 
 
@@ -26,6 +29,7 @@ class Step:
         self.argv = tuple(argv)
         self.lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.waits_since: float | None = None
+        self.failed_tasks: set[int] = set()
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -110,4 +114,8 @@ class Step:
                 self.waits_since = self.waits_since or time.monotonic()
             elif _STARTED.search(line):
                 self.waits_since = None
+            ended = _TASKS_ENDED.search(line)
+            if ended is not None:
+                with contextlib.suppress(ValueError):
+                    self.failed_tasks |= {int(number) for number in expand(f"[{ended[1]}]")}
             self._say(f"{self.name}: {line}")

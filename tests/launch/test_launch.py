@@ -244,6 +244,18 @@ def test_a_head_that_never_listens(stage: Stage) -> None:
     assert str(stage.gen_dir.logs("c000")) in said
 
 
+def test_a_head_that_dies_in_the_step_of_all_nodes(stage: Stage) -> None:
+    """With one component the step outlives its task 0: srun's message is all there is."""
+    stage.component(
+        0,
+        "echo 'srun: error: n[1-2]: tasks 0-1: Killed' >&2; trap 'exit 0' TERM;"
+        " while :; do sleep 0.05; done",
+    )
+    code, said = run(stage)
+    assert code == 1
+    assert "the head's init ended" in said
+
+
 def test_a_changed_plan_is_refused(stage: Stage) -> None:
     text = stage.gen_dir.plan.read_text()
     stage.gen_dir.plan.write_text(text.replace('"deployment":"d"', '"deployment":"e"'))
