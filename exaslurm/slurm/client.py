@@ -68,23 +68,21 @@ class Slurm:
         return words[-1] if words else "unknown"
 
     def jobs(self, ids: Sequence[str]) -> dict[str, JobInfo]:
-        """What is known of jobs, by id (of the leader, where there are components).
+        """What is known of jobs, by id (of the leader, where there are components) as given:
+        ``id`` or ``id;cluster``.
 
-        One squeue for all of them; sacct for those that are no longer in the queue, where the
-        site has accounting. A job that the controller does not know and accounting has no end of
-        is ``GONE``. Raises QueryFailed if the controller does not answer: then nothing is known,
-        least of all that a job has ended.
+        One squeue for all of them (of a cluster); sacct for those that are no longer in the queue,
+        where the site has accounting. A job that the controller does not know, and of whose end
+        accounting knows nothing, is ``GONE``. Raises QueryFailed if the controller does not
+        answer: then nothing is known, least of all that a job has ended.
         """
-        if not ids:
-            return {}
-        found = self._squeue(["--jobs=" + ",".join(ids)])
-        missing = [ident for ident in ids if ident not in found]
-        if missing:
-            ended = self._sacct(["--jobs=" + ",".join(missing)])
-            for ident in missing:
-                job = ended.get(ident)
-                found[ident] = job if job and job.is_finished else parse.gone(ident)
-        return {ident: found[ident] for ident in ids}
+        asked = {text: JobId.parse(text) for text in ids}
+        found: dict[JobId, JobInfo] = {}
+        for cluster in dict.fromkeys(job.cluster for job in asked.values()):
+            here = [job.id for job in asked.values() if job.cluster == cluster]
+            where = [f"--clusters={cluster}"] if cluster else []
+            found |= {JobId(ident, cluster): job for ident, job in self._jobs(here, where).items()}
+        return {text: found[ident] for text, ident in asked.items()}
 
     def find_by_name(self, name: str, *, since_s: float | None = None) -> list[JobInfo]:
         """This user's jobs of that name, ended ones too, as far as Slurm remembers them.
@@ -138,8 +136,7 @@ class Slurm:
         answer = self._run(["sbatch", "--test-only", str(script)], self._submit_timeout_s)
         if answer.returncode is None or refusals.was_not_sent(answer):
             raise _query_failed(answer)
-        # Before 23.11 sbatch may say "allocation failure" and still exit with 0.
-        if answer.returncode != 0 or "allocation failure" in answer.stderr:
+        if answer.returncode != 0:
             raise SubmitRejected(
                 f"Slurm would refuse {name}: {answer.complaint}",
                 remedy=refusals.remedy(answer.complaint),
@@ -153,7 +150,7 @@ class Slurm:
         ``batch`` signals the batch script instead of the steps. A job that has already ended is
         no error. Raises QueryFailed if Slurm does not answer or says no.
         """
-        job = ident if isinstance(ident, JobId) else JobId(*ident.split(";", 1))
+        job = ident if isinstance(ident, JobId) else JobId.parse(ident)
         argv = ["scancel"]
         argv += [f"--clusters={job.cluster}"] if job.cluster else []
         argv += [f"--signal={signal}"] if signal else []
@@ -165,6 +162,16 @@ class Slurm:
         ended = ("invalid job id", "already completing or completed")
         if answer.returncode != 0 and not command.says(answer.complaint, ended):
             raise _query_failed(answer)
+
+    def _jobs(self, ids: list[str], where: list[str]) -> dict[str, JobInfo]:
+        found = self._squeue([*where, "--jobs=" + ",".join(ids)])
+        missing = [ident for ident in ids if ident not in found]
+        if missing:
+            ended = self._sacct([*where, "--jobs=" + ",".join(missing)])
+            for ident in missing:
+                job = ended.get(ident)
+                found[ident] = job if job and job.is_finished else parse.gone(ident)
+        return found
 
     # --- inside -----------------------------------------------------------------------------
 

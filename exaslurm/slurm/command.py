@@ -72,6 +72,8 @@ def run(argv: Sequence[str], *, environ: Mapping[str, str], timeout_s: float) ->
             timeout=timeout_s,
             encoding="utf-8",
             errors="replace",
+            # The log of a job gets the umask of its sbatch.
+            umask=0o077,
         )
     except subprocess.TimeoutExpired as late:
         silence = f"no answer in {timeout_s:g} s"

@@ -14,6 +14,12 @@ class JobId:
     id: str
     cluster: str | None = None
 
+    @classmethod
+    def parse(cls, text: str) -> JobId:
+        """From ``id`` or ``id;cluster``."""
+        ident, _, cluster = text.partition(";")
+        return cls(ident, cluster or None)
+
     def __str__(self) -> str:
         return f"{self.id};{self.cluster}" if self.cluster else self.id
 

@@ -42,12 +42,12 @@ def write_desired(run_dir: RunDir, *, run: bool, generation: int) -> None:
     write_atomic(run_dir.desired, json.dumps({"run": run, "generation": generation}) + "\n")
 
 
-def desired_generation(run_dir: RunDir) -> int | None:
-    """The generation that was last wanted; None if nobody has said so yet."""
+def is_wanted(run_dir: RunDir) -> bool:
+    """Whether the owner wants the deployment to run; true if nobody has said anything yet."""
     if not run_dir.desired.exists():
-        return None
+        return True
     try:
-        return int(json.loads(read_text(run_dir.desired))["generation"])
+        return bool(json.loads(read_text(run_dir.desired))["run"])
     except (ValueError, KeyError, TypeError) as error:
         raise StateError(
             f"{run_dir.desired} is damaged", remedy="remove the file and submit again"

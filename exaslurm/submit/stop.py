@@ -25,7 +25,7 @@ from exaslurm.submit import records
 from exaslurm.submit.detach import reap
 from exaslurm.submit.gateway import stop_gateways
 from exaslurm.submit.lock import deployment_lock
-from exaslurm.submit.survey import GenerationSurvey, Surveyor
+from exaslurm.submit.survey import GenerationSurvey, Surveyor, job_key
 from exaslurm.submit.talk import Talk, quiet
 from exaslurm.util.files import read_text
 from exaslurm.util.process import is_alive, send_signal
@@ -199,7 +199,7 @@ class _Stop:
 
     def _running(self, targets: list[_Target]) -> list[_Target]:
         """Those that have not ended, or of which it is not known."""
-        ids = [str(t.submission.job_id) for t in targets if not t.is_local]
+        ids = [job_key(target.submission) for target in targets if not target.is_local]
         try:
             jobs = self.slurm.jobs(ids)
         except QueryFailed as error:  # nothing is known: ask again
@@ -209,7 +209,7 @@ class _Stop:
             target
             for target in targets
             if (self._is_local_alive(target) if target.is_local else True)
-            and target.submission.job_id not in ended
+            and job_key(target.submission) not in ended
         ]
 
     def _is_local_alive(self, target: _Target) -> bool:

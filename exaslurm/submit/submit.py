@@ -190,6 +190,11 @@ class _Submit:
     def _join(self, running: list[GenerationSurvey]) -> SubmitResult:
         """Attach to what runs, and submit cells that were never submitted."""
         name = self.plan.deployment
+        if not records.is_wanted(self.run_dir):
+            raise DeploymentError(
+                f"deployment {name!r} was told to stop and has not ended yet",
+                remedy=f"'exaslurm stop {name}' waits for its end; then submit again",
+            )
         for each in running:
             if each.plan is None or each.plan.hash != self.plan.hash:
                 raise DeploymentError(
@@ -252,13 +257,7 @@ class _Submit:
             for cell in cells:
                 done[cell] = self._start_cell(generation, cell)
         finally:
-            records.add_history(
-                self.run_dir,
-                "submit",
-                generation=generation.number,
-                plan_hash=self.plan.hash,
-                submissions=list(done.values()),
-            )
+            self._add_history(generation, list(done.values()))
         self._start_gateway(generation.number)
         return SubmitResult(
             run_dir=self.run_dir,
@@ -267,6 +266,18 @@ class _Submit:
             submissions=tuple(done[cell.name] for cell in self.plan.cells if cell.name in done),
             attached=False,
         )
+
+    def _add_history(self, generation: GenerationDir, done: list[Submission]) -> None:
+        try:
+            records.add_history(
+                self.run_dir,
+                "submit",
+                generation=generation.number,
+                plan_hash=self.plan.hash,
+                submissions=done,
+            )
+        except StateError as error:  # the jobs are what counts, or an error that comes up now
+            self.talk(str(error))
 
     def _start_cell(self, generation: GenerationDir, cell: str) -> Submission:
         """Write the intent, act, write the answer: after a crash the intent is looked up."""

@@ -13,6 +13,7 @@ from exaslurm.core.submission import Submission
 from exaslurm.errors import SubmitAmbiguous
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm.client import Slurm
+from exaslurm.slurm.types import JobId
 from exaslurm.submit import local, records
 from exaslurm.submit.talk import Talk
 from exaslurm.util.process import is_alive
@@ -24,6 +25,11 @@ Fate = Literal["never", "alive", "ended", "unknown"]
 # well above MessageTimeout (10 s by default; sites with busy controllers have 60 to 100 s).
 SETTLED_S = 120.0
 _PAUSE_S = 5.0
+
+
+def job_key(item: Submission) -> str:
+    """A submitted job as ``Slurm.jobs`` names it."""
+    return str(JobId(str(item.job_id), item.cluster))
 
 
 @dataclass(slots=True)
@@ -53,17 +59,18 @@ class Surveyor:
     hostname: str = field(default_factory=socket.gethostname)
 
     def survey(self) -> list[GenerationSurvey]:
-        """Every generation, oldest first.
+        """The last generation and those that may not have ended, oldest first.
 
         Raises QueryFailed if Slurm does not answer, SubmitAmbiguous if the fate of a submission
         cannot be found out yet.
         """
-        surveys = [self._read(number) for number in self.run_dir.generations()]
+        numbers = self.run_dir.generations()
+        surveys = [self._read(number) for number in numbers if self._matters(number, numbers[-1])]
         for each in surveys:
             for cell, submission in each.submissions.items():
                 each.submissions[cell] = self._resolved(each.generation, submission)
         ids = [
-            item.job_id
+            job_key(item)
             for each in surveys
             for item in each.submissions.values()
             if item.state == "submitted" and item.job_id and item.job_id != "local"
@@ -77,6 +84,11 @@ class Surveyor:
             names = [cell.name for cell in each.plan.cells] if each.plan else []
             each.fates = {**dict.fromkeys(names, "never"), **each.fates}
         return surveys
+
+    def _matters(self, number: int, last: int) -> bool:
+        """Older generations that are known to have ended need not be looked at again."""
+        submissions = records.read_submissions(self.run_dir.generation(number)).values()
+        return number == last or any(item.state != "stopped" for item in submissions)
 
     def _read(self, number: int) -> GenerationSurvey:
         generation = self.run_dir.generation(number)
@@ -93,7 +105,7 @@ class Surveyor:
                 return "unknown"
             alive = is_alive(item.pid or 0, item.start_ticks or 0)
             return "alive" if alive else "ended"
-        return "ended" if item.job_id in finished else "alive"
+        return "ended" if job_key(item) in finished else "alive"
 
     def _resolved(self, generation: GenerationDir, item: Submission) -> Submission:
         """The submission with its missing answer found out: submitted after all, or refused."""

@@ -167,6 +167,22 @@ def test_jobs_that_left_the_queue(fake: FakeSlurm, job_line: JobLine) -> None:
     assert "--jobs=42,43,44" in fake.calls("sacct")[0]
 
 
+def test_jobs_of_several_clusters(fake: FakeSlurm, job_line: JobLine) -> None:
+    fake.command("squeue", f"echo 'CLUSTER: some'; echo '{job_line('41')}'")
+    fake.command("sacct", "exit 0")
+    jobs = fake.client().jobs(["41", "41;alpha", "42;beta"])
+    states = {ident: job.state for ident, job in jobs.items()}
+    assert states == {"41": "RUNNING", "41;alpha": "RUNNING", "42;beta": "GONE"}
+    assert [word for call in fake.calls("squeue") for word in call.split() if "=4" in word] == [
+        "--jobs=41",
+        "--jobs=41",
+        "--jobs=42",
+    ]
+    assert "--clusters" not in fake.calls("squeue")[0]
+    assert "--clusters=alpha" in fake.calls("squeue")[1]
+    assert "--clusters=beta" in fake.calls("sacct")[0]
+
+
 def test_jobs_without_accounting(fake: FakeSlurm) -> None:
     fake.command("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     fake.command("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
@@ -239,9 +255,9 @@ def test_test_only(fake: FakeSlurm, script: Path) -> None:
     assert fake.client().test_only(script) == words.removeprefix("sbatch: ")
 
 
-def test_test_only_refused_with_exit_code_0(fake: FakeSlurm, script: Path) -> None:
+def test_test_only_refused(fake: FakeSlurm, script: Path) -> None:
     fake.command(
-        "sbatch", "echo 'allocation failure: Invalid partition name specified' >&2; exit 0"
+        "sbatch", "echo 'allocation failure: Invalid partition name specified' >&2; exit 1"
     )
     with pytest.raises(SubmitRejected, match=r"would refuse c000\.sbatch"):
         fake.client().test_only(script)

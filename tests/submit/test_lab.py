@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -134,6 +135,62 @@ def test_rendered_scripts_run_by_hand(lab: ProductLab, site: str) -> None:
     finally:
         lab.on("login", "scancel", *ids)
     wait_for("the jobs have ended", lambda: jobs(lab) == [], 60)
+
+
+LOSES_THE_ANSWER = """#!/bin/sh
+/usr/bin/sbatch "$@" > /dev/null
+echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2
+exit 1
+"""
+KILLS_ITS_CALLER = """#!/bin/sh
+/usr/bin/sbatch "$@"
+kill -9 $PPID
+"""
+
+
+def with_sbatch(lab: ProductLab, text: str) -> str:
+    """A PATH on which this sbatch comes first."""
+    directory = "/exa/shared/home/exa1/bin"
+    lab.on("login", "sh", "-c", f"mkdir -p {directory}; cat > {directory}/sbatch", text=text)
+    lab.on("login", "chmod", "755", f"{directory}/sbatch")
+    return f"{directory}:/usr/bin:/bin"
+
+
+def test_a_lost_answer_is_looked_up(lab: ProductLab) -> None:
+    spec = write_spec(lab, "lost")
+    ids = ok(lab, "submit", spec, "--parsable", PATH=with_sbatch(lab, LOSES_THE_ANSWER)).split()
+    try:
+        assert sorted(jobs(lab)) == sorted(f"{ident}+{part}" for ident in ids for part in (0, 1))
+    finally:
+        ok(lab, "stop", "lost")
+
+
+def test_killed_between_sbatch_and_its_answer(lab: ProductLab) -> None:
+    spec = write_spec(lab, "killed")
+    killed = lab.exaslurm("submit", spec, PATH=with_sbatch(lab, KILLS_ITS_CALLER))
+    assert killed.returncode not in (0, 1, 2)
+    first = jobs(lab)
+    assert len(first) == 2
+    assert read(lab, "killed/gen/1/submissions/c000.json")["state"] == "intent"
+    ids = ok(lab, "submit", spec, "--parsable").split()
+    try:
+        # The lost job is found, the other cell is submitted, nothing is there twice.
+        assert set(first) == {f"{ids[0]}+0", f"{ids[0]}+1"}
+        assert len(jobs(lab)) == 4
+    finally:
+        ok(lab, "stop", "killed")
+
+
+def test_two_submits_at_once(lab: ProductLab) -> None:
+    spec = write_spec(lab, "twice")
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(ok, lab, "submit", spec, "--parsable") for _ in range(3)]
+        answers = {run.result() for run in runs}
+    try:
+        assert len(answers) == 1
+        assert len(jobs(lab)) == 4
+    finally:
+        ok(lab, "stop", "twice")
 
 
 POLLUTION = {

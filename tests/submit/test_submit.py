@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from exaslurm.errors import (
     StateError,
     SubmitAmbiguous,
     SubmitRejected,
+    WaitTimeout,
 )
 from exaslurm.slurm.client import Slurm
 from exaslurm.submit import survey
@@ -124,6 +126,28 @@ def test_cells_that_ended_are_left_to_their_owner(desk: Desk) -> None:
     assert desk.submit().attached
     assert len(desk.queue.submitted) == 2
     assert any("c001" in line and "ended" in line for line in desk.said)
+
+
+def test_a_stop_that_is_not_over_is_not_attached_to(desk: Desk) -> None:
+    desk.submit()
+    desk.queue.obeys = False
+    with pytest.raises(WaitTimeout):
+        desk.stop(timeout_s=0)
+    with pytest.raises(DeploymentError, match="told to stop"):
+        desk.submit()
+    desk.queue.set_state("CANCELLED")
+    assert desk.submit().generation == 2
+
+
+def test_what_has_ended_is_not_asked_for_again(desk: Desk) -> None:
+    for _ in range(3):
+        desk.submit()
+        desk.queue.set_state("COMPLETED")
+    asked: list[Sequence[str]] = []
+    jobs = desk.queue.jobs
+    desk.queue.jobs = lambda ids: asked.append(ids) or jobs(ids)  # type: ignore[method-assign,func-returns-value]
+    desk.submit()
+    assert asked == [["104", "105"]]
 
 
 # --- looking first ----------------------------------------------------------------------------
