@@ -485,6 +485,7 @@ def main(argv: list[str]) -> int:
     if os.path.basename(root) not in ("site-packages", "dist-packages"):
         path = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    os.environ["PYTHONSAFEPATH"] = "1"  # a folder "exaslurm" in the user's directory is not ours
     directories = make_dirs(plan, options)
     agent = [sys.executable, "-m", "exaslurm.agent", "--node-dir", directories[0], *argv]
     try:

@@ -141,7 +141,7 @@ def main(argv: list[str]) -> int:
     except RefusedError as error:
         _say(str(error))
         return EX_CONFIG
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # whatever is in the file: say it in the log
         _say(f"cannot start the program of {argv[1]}: {error!r}")
         return EX_NOT_RUNNABLE
     return 0  # not reached: execute replaces this process

@@ -1,0 +1,306 @@
+"""Init alone: nothing that is said to it, or happens around it, ends it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "exaslurm" / "bootstrap" / "init.py"
+
+# Stands in for the agent: init starts `python -m exaslurm.agent` with this package in front.
+AGENT = """
+import os, pathlib, signal, sys, time
+root = pathlib.Path(os.environ["TEST_ROOT"])
+with open(root / "starts", "a") as file:
+    file.write(f"{os.getpid()}\\n")
+if (root / "exit").exists():
+    sys.exit(int((root / "exit").read_text()))
+if (root / "stubborn").exists():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+while True:
+    time.sleep(0.1)
+"""
+
+
+def until(condition: Callable[[], Any], limit_s: float = 10.0) -> Any:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not within {limit_s} s")
+
+
+class InitUnderTest:
+    """A real init whose agent is a stub."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        package = root / "stub" / "exaslurm" / "agent"
+        package.mkdir(parents=True)
+        # A regular package in front of the real one, with nothing but an agent in it.
+        (package.parent / "__init__.py").touch()
+        (package / "__init__.py").touch()
+        (package / "__main__.py").write_text(AGENT)
+        plan = {"node": {"tmp": str(root / "tmp"), "local": str(root / "fast")}}
+        (root / "tmp").mkdir()
+        (root / "fast").mkdir()
+        (root / "plan.json").write_text(json.dumps(plan))
+        self.node_dir = root / "tmp" / f"xs-{os.getuid()}-7-1"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, **streams: Any) -> subprocess.Popen[bytes]:
+        bootstrap = self.root / "stub" / "exaslurm" / "bootstrap"
+        if not bootstrap.exists():
+            shutil.copytree(SCRIPT.parent, bootstrap, ignore=shutil.ignore_patterns("__pycache__"))
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, str(bootstrap / "init.py"), "--gen-dir", str(self.root)),
+                *("--run-dir", str(self.root), "--cell", "c000", "--het-group", "1"),
+                *("--head-host", "h", "--port-base", "20000", "--grace-s", "2"),
+            ],
+            env={**os.environ, "SLURM_JOB_ID": "7", "TEST_ROOT": str(self.root)},
+            cwd=REPOSITORY,
+            **streams,
+        )
+        return self.process
+
+    def connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(5.0)
+
+        def connected() -> bool:
+            try:
+                connection.connect(str(self.node_dir / "init.sock"))
+            except OSError:
+                return False
+            return True
+
+        until(connected)
+        return connection
+
+    def ask(self, *lines: bytes) -> list[dict[str, Any]]:
+        with self.connect() as connection:
+            connection.sendall(b"".join(line + b"\n" for line in lines))
+            with connection.makefile("rb") as stream:
+                return [json.loads(stream.readline()) for _ in lines]
+
+    def children(self) -> dict[str, dict[str, Any]]:
+        (answer,) = self.ask(b'{"op": "list"}')
+        return {child["name"]: child for child in answer["children"]}
+
+    def spawn(self, name: str, *argv: str) -> dict[str, Any]:
+        file = self.root / f"{name}.exec"
+        file.write_text(json.dumps({"argv": argv, "log": str(self.root / f"{name}.log")}))
+        (answer,) = self.ask(
+            json.dumps({"op": "spawn", "name": name, "exec_file": str(file)}).encode()
+        )
+        assert answer["ok"], answer
+        return answer["child"]
+
+    def starts(self) -> list[int]:
+        try:
+            return [int(pid) for pid in (self.root / "starts").read_text().split()]
+        except FileNotFoundError:
+            return []
+
+
+@pytest.fixture
+def init() -> Iterator[InitUnderTest]:
+    root = Path(tempfile.mkdtemp(prefix="xi-", dir="/tmp"))
+    under_test = InitUnderTest(root)
+    yield under_test
+    process = under_test.process
+    if process is not None and process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+    shutil.rmtree(root)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text[text.rfind(")") + 2] not in "ZX"
+
+
+def test_bad_messages_are_answered_and_survived(init: InitUnderTest) -> None:
+    init.start()
+    bad = [
+        b"not json", b"[]", b"{}", b"null", b'{"op": "dance"}', b'{"op": "spawn"}', b"\xff\xfe",
+        b'{"op": "spawn", "name": "agent", "exec_file": "x"}', b'{"op": "signal", "name": "none"}',
+        b'{"op": "signal", "name": "agent", "sig": "loud"}', b'{"op": "forget", "name": "agent"}',
+        b'{"op": "signal", "name": "agent", "sig": 15, "pid": 1}', b'{"op": {}}',
+    ]  # fmt: skip
+    until(init.starts)
+    answers = init.ask(*bad)
+    assert [answer["ok"] for answer in answers] == [False] * len(bad)
+    assert all(answer["error"] for answer in answers)
+    assert init.children()["agent"]["exit"] is None
+
+
+def test_a_flood_or_half_a_line_is_dropped(init: InitUnderTest) -> None:
+    init.start()
+    with init.connect() as half, init.connect() as flood:
+        half.sendall(b'{"op": "li')
+        with pytest.raises(OSError):
+            for _ in range(200):
+                flood.sendall(b"x" * 65536)
+        assert init.children()
+
+
+def test_it_goes_on_when_nobody_reads_what_it_says(init: InitUnderTest) -> None:
+    process = init.start(stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stderr is not None
+    assert process.stdout is not None
+    process.stderr.close()
+    process.stdout.close()
+    first = until(init.starts)[0]
+    os.kill(first, signal.SIGKILL)  # it has something to say about that
+    until(lambda: len(init.starts()) == 2)
+    assert process.poll() is None
+
+
+def test_the_agent_is_started_again_with_growing_pauses(init: InitUnderTest) -> None:
+    (init.root / "exit").write_text("3")
+    process = init.start()
+    until(lambda: len(init.starts()) >= 3)
+    assert process.poll() is None
+    (init.root / "exit").write_text("0")
+    assert process.wait(10) == 0
+    assert not init.node_dir.exists()
+
+
+def test_taken_ports_are_passed_on_as_75(init: InitUnderTest) -> None:
+    (init.root / "exit").write_text("75")
+    assert init.start().wait(10) == 75
+
+
+def test_exit_codes_are_kept_until_they_are_collected(init: InitUnderTest) -> None:
+    init.start()
+    child = init.spawn("one", "/bin/sh", "-c", "exit 7")
+    assert os.path.basename(init.root) not in child["name"]
+    ended = until(lambda: (c := init.children()["one"])["exit"] is not None and c)
+    assert (ended["exit"], ended["pid"], ended["start"]) == (7, child["pid"], child["start"])
+    again = init.spawn("one", "/bin/sh", "-c", "kill -9 $$")
+    assert again["pid"] != child["pid"]
+    until(lambda: init.children()["one"]["exit"] == -9)
+    assert init.ask(b'{"op": "forget", "name": "one"}') == [{"ok": True}]
+    assert "one" not in init.children()
+
+
+def test_a_session_is_ended_with_all_that_came_from_it(init: InitUnderTest) -> None:
+    init.start()
+    script = (
+        "import os, subprocess, time\n"
+        "for new in (False, True):\n"
+        "    subprocess.Popen(['sleep', '1000'], start_new_session=new)\n"
+        # A grandchild whose parent is gone, in a session of its own: only init has it now.
+        "subprocess.run(['setsid', 'sh', '-c', 'sleep 1000 & '])\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(1000)\n"
+    )
+    child = init.spawn("family", sys.executable, "-c", script)
+    init.spawn("other", "sleep", "1000")
+    log = init.root / "family.log"
+    until(lambda: log.exists() and log.read_text())
+    members = init.ask(b'{"op": "members", "name": "family"}')[0]["pids"]
+    assert len(members) == 4
+    os.kill(child["pid"], signal.SIGKILL)
+    until(lambda: init.children()["family"]["exit"] == -9)
+    message = b'{"op": "signal", "name": "family", "sig": 9, "session": true}'
+    assert init.ask(message)[0]["sent"] == 3
+    until(lambda: not any(is_alive(pid) for pid in members))
+    assert init.children()["other"]["exit"] is None
+
+
+def test_children_lead_their_own_sessions_and_get_default_signals(init: InitUnderTest) -> None:
+    process = init.start()
+    child = init.spawn("one", "sleep", "1000")
+    status = until(
+        lambda: (
+            "sleep" in Path(f"/proc/{child['pid']}/comm").read_text()
+            and Path(f"/proc/{child['pid']}/status").read_text()
+        )
+    )
+    assert os.getsid(child["pid"]) == child["pid"]
+    masks = dict(line.split(":\t") for line in status.splitlines() if line.startswith("Sig"))
+    assert int(masks["SigBlk"], 16) == 0
+    assert int(masks["SigIgn"], 16) & 1 << (signal.SIGPIPE - 1) == 0
+    assert process.poll() is None
+
+
+def test_sigterm_ends_everything_even_what_does_not_want_to(init: InitUnderTest) -> None:
+    (init.root / "stubborn").touch()
+    process = init.start()
+    script = "trap '' TERM; setsid sh -c \"trap '' TERM; sleep 1000\" & sleep 1000"
+    init.spawn("stubborn", "/bin/sh", "-c", script)
+    pids = until(
+        lambda: len(p := init.ask(b'{"op": "members", "name": "stubborn"}')[0]["pids"]) >= 3 and p
+    )
+    agent = init.starts()[0]
+    process.send_signal(signal.SIGTERM)
+    refused = init.ask(b'{"op": "spawn", "name": "late", "exec_file": "x"}')[0]
+    assert not refused["ok"]
+    assert process.wait(15) == 0
+    assert not any(is_alive(pid) for pid in [*pids, agent])
+    assert not init.node_dir.exists()
+    assert list((init.root / "fast").iterdir()) == []
+
+
+def test_its_directory_is_private_and_a_dead_ones_is_replaced(init: InitUnderTest) -> None:
+    process = init.start()
+    init.connect().close()
+    for path in (init.node_dir, init.root / "fast" / init.node_dir.name):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert stat.S_IMODE((init.node_dir / "init.sock").stat().st_mode) == 0o600
+    (init.node_dir / "left").touch()
+    second = subprocess.run(
+        [sys.executable, *process.args[1:]],
+        env={**os.environ, "SLURM_JOB_ID": "7", "TEST_ROOT": str(init.root)},
+        capture_output=True, text=True, timeout=10,
+    )  # fmt: skip
+    assert second.returncode == 1
+    assert "another init serves" in second.stderr
+    agent = until(init.starts)[0]
+    process.kill()
+    process.wait(5)
+    os.kill(agent, signal.SIGKILL)
+    init.start()
+    init.connect().close()
+    assert not (init.node_dir / "left").exists()
+
+
+def test_a_too_long_directory_is_refused_with_the_remedy(init: InitUnderTest) -> None:
+    long = init.root / ("d" * 90)
+    long.mkdir()
+    (init.root / "plan.json").write_text(json.dumps({"node": {"tmp": str(long), "local": None}}))
+    process = init.start(stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    with process.stderr as stream:
+        text = stream.read().decode()
+    assert process.wait(5) == 1
+    assert "shorter tmp" in text
+    assert list(long.iterdir()) == []
