@@ -35,6 +35,7 @@ from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import AgentReport, DesiredState
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.facts import NodeFacts
+from exaslurm.engines.caches import ReplicaDirs
 from exaslurm.engines.place import EnginePlace
 from exaslurm.errors import PreflightFailed, StateError
 from exaslurm.facts.address import NodeAddress, node_address
@@ -92,10 +93,14 @@ class NodeAgent:
         runner, self._facts = await self._serve()
         log.info("%s: serving on %s:%d", self._facts.node, self._facts.address,
                  self._facts.agent_port)  # fmt: skip
-        stager = Stager(plan, settings.environ)
+        # What these programs leave beside their results goes with the node's directory.
+        scratch = ReplicaDirs.of(settings.node_dir, "agent")
+        scratch.make()
+        environ = {**settings.environ, **scratch.env()}
+        stager = Stager(plan, environ)
         options = OptionCheck(
             plan.node.python,
-            settings.environ,
+            environ,
             (Path(plan.node.shared) / "exaslurm-cache", settings.node_dir / "cache"),
             settings.times.options_s,
         )
