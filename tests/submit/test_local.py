@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -217,3 +218,17 @@ def test_blocks_of_ports() -> None:
         taken.bind(("127.0.0.1", first + AGENT))
         taken.listen()
         assert free_block(plan) != first
+
+
+def test_a_dead_gateway_is_started_again(machine: Machine) -> None:
+    machine.submit()
+    started = machine.run_dir.gateway / "started.json"
+    first = json.loads(started.read_text())
+    machine.submit()
+    assert json.loads(started.read_text()) == first
+    os.kill(first["pid"], signal.SIGKILL)
+    wait_for("it is gone", lambda: not is_alive(first["pid"], first["start_ticks"]))
+    assert machine.submit().attached
+    second = json.loads(started.read_text())
+    assert second["pid"] != first["pid"]
+    assert is_alive(second["pid"], second["start_ticks"])
