@@ -125,11 +125,15 @@ def create(hierarchies: list[Hierarchy], lab: str, host: str) -> list[Place]:
 def hand_on(places: list[Place]) -> None:
     """Offer the controllers to Slurm, once the first process has moved to the inner cgroup.
 
-    In version 2 only a cgroup without processes of its own can hand controllers on.
+    In version 2 only a cgroup without processes of its own can hand controllers on. Slurm makes
+    its scopes in systemd's `system.slice`, which a host without systemd has not.
     """
     for place in places:
         if place.inner != place.root:
             _delegate(Path(place.root))
+            services = Path(place.root, "system.slice")
+            services.mkdir()
+            _delegate(services)
 
 
 def plan_cgroup_mounts(hierarchies: list[Hierarchy]) -> list[Mount]:

@@ -62,22 +62,27 @@ def start(record: LabRecord, daemon: str, hosts: Iterable[str]) -> None:
         if process.returncode:
             raise LabError(
                 f"{host}: {daemon} does not start ({process.returncode}): "
-                f"{output.strip() or 'silent'}"
+                f"{output.strip() or 'silent'}\n{last_words(record, host)}"
             )
     if daemon in PORTS:
         for host in missing:
-            _await_port(daemon, record.address(host), PORTS[daemon])
+            _await_port(record, host, daemon)
 
 
-def _await_port(daemon: str, address: str, port: int) -> None:
+def _await_port(record: LabRecord, host: str, daemon: str) -> None:
+    address, port = record.address(host), PORTS[daemon]
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
             socket.create_connection((address, port), timeout=1).close()
             return
         except OSError as error:
-            if time.monotonic() > deadline:
-                raise LabError(f"no {daemon} on {address}:{port}: {error}") from error
+            gone = running(record, host)[daemon] == "dead"
+            if gone or time.monotonic() > deadline:
+                raise LabError(
+                    f"{host}: {daemon} {'ended at once' if gone else f'is not on port {port}'} "
+                    f"({error})\n{last_words(record, host)}"
+                ) from error
         time.sleep(0.05)
 
 
@@ -111,11 +116,11 @@ def await_idle(record: LabRecord) -> None:
         time.sleep(0.1)
 
 
-def last_words(record: LabRecord, lines: int = 5) -> str:
-    """The ends of the Slurm logs of all hosts."""
+def last_words(record: LabRecord, *hosts: str, lines: int = 5) -> str:
+    """The ends of the Slurm logs of these hosts, or of all."""
     parts = []
-    for host in record.hosts:
+    for host in hosts or record.hosts:
         for log in sorted((record.paths.host(host) / "log/slurm").glob("*.log")):
             tail = log.read_text(errors="replace").splitlines()[-lines:]
-            parts.append(f"-- {host}: {log}\n" + "\n".join(tail))
+            parts.append(f"-- {host}, {log.name}\n" + "\n".join(tail))
     return "\n".join(parts)

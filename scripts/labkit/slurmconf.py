@@ -142,7 +142,9 @@ def cgroup_conf(settings: SlurmSettings) -> str:
     lines = [f"CgroupPlugin=cgroup/v{settings.cgroup_version}", "ConstrainCores=yes"]
     if settings.cgroup_version == 2:
         # A host has no systemd that would make its scopes and hand controllers on.
-        lines += ["IgnoreSystemd=yes", "EnableControllers=yes"]
+        lines.append("IgnoreSystemd=yes")
+        if settings.version >= (23, 11):
+            lines.append("EnableControllers=yes")
     return "\n".join(lines) + "\n"
 
 
