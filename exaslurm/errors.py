@@ -90,9 +90,7 @@ class SlurmError(ExaslurmError):
 
     exit_code = ExitCode.SLURM_REFUSED
 
-    def __init__(
-        self, message: str, *, remedy: str | None = None, transient: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, remedy: str | None = None, transient: bool = False) -> None:
         super().__init__(message, remedy=remedy)
         self.transient = transient
 
