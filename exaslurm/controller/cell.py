@@ -153,11 +153,12 @@ class Cell:
 
     def silent_replicas(self, now: float) -> list[Replica]:
         """Replicas on nodes whose agent says nothing any more; their engines may still serve."""
+        if not self.engines_started:
+            return []
         return [
             replica
             for replica in self.replicas.values()
             if (node := self.members.nodes.get(replica.binding.node)) is not None
-            and node.report is not None
             and node.age_s(now) > SILENT_AFTER_S
         ]
 

@@ -18,7 +18,8 @@ WONDER_AFTER_S = 20.0
 
 @dataclass(slots=True)
 class Node:
-    """One node of the allocation and what it said last."""
+    """One node of the allocation and what it said last. Until it says something, its silence
+    counts from the controller's start."""
 
     name: str
     het_group: int
@@ -38,7 +39,7 @@ class Membership:
         self, marker: BootstrapMarker, cell: CellPlan, *, now: float, deadline_s: float
     ) -> None:
         self.nodes: Mapping[str, Node] = {
-            name: Node(name, int(group))
+            name: Node(name, int(group), reported_s=now)
             for group, names in sorted(marker.nodes.items(), key=lambda item: int(item[0]))
             for name in names
         }

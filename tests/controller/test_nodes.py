@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from exaslurm.controller.nodes import LOST_AFTER_S, SILENT_AFTER_S, Membership
+from exaslurm.errors import AllocationError
+from tests.controller.conftest import WORKERS, make_marker, make_plan, report
+
+
+def membership(**options: int) -> Membership:
+    plan = make_plan(**options)
+    return Membership(make_marker(plan), plan.cell("c000"), now=0.0, deadline_s=30.0)
+
+
+def test_waits_for_every_node_by_count() -> None:
+    members = membership()
+    for node in ("n1", "n2", "n3"):
+        members.on_report(report(node), 1.0)
+        assert not members.settled(1.0)
+    members.on_report(report("n4"), 1.0)
+    assert members.settled(1.0)
+    assert members.problem(1.0) is None
+
+
+def test_goes_on_with_enough_nodes_when_the_time_is_over() -> None:
+    members = membership(min_nodes=2)
+    for node in ("n1", "n2", "n3"):
+        members.on_report(report(node), 25.0)
+    assert not members.settled(29.9)
+    assert members.problem(29.9) is None
+    assert members.settled(30.0)
+    assert members.problem(30.0) == "n4: no report from the node agent in 30 s"
+
+
+def test_does_not_go_on_with_too_few() -> None:
+    members = membership(min_nodes=3)
+    for node in ("n1", "n2"):
+        members.on_report(report(node), 25.0)
+    assert not members.settled(31.0)
+    assert members.shortage() == (
+        "component 1: 1 of 3 nodes reported in 30 s, at least 3 are needed"
+    )
+
+
+def test_the_diagnosis_of_a_missing_node_is_part_of_the_problem() -> None:
+    members = membership()
+    members.on_report(report("n1"), 1.0)
+    members.nodes["n3"].cause = "its step has not started there"
+    assert "its step has not started there" in str(members.problem(31.0))
+    assert [node.name for node in members.late(25.0)] == list(WORKERS)
+    assert members.late(5.0) == []
+
+
+def test_a_report_from_elsewhere_is_refused() -> None:
+    members = membership()
+    with pytest.raises(AllocationError, match="n9"):
+        members.on_report(report("n9"), 1.0)
+
+
+def test_silent_then_lost_then_back() -> None:
+    members = membership()
+    members.on_report(report("n2"), 0.0)
+    states = {state.node: state.state for state in members.states(SILENT_AFTER_S)}
+    assert states["n2"] == "joined"
+    assert states["n3"] == "expected"
+    (silent,) = (s for s in members.states(SILENT_AFTER_S + 1) if s.node == "n2")
+    assert silent.state == "silent"
+    assert silent.cause == "no report for 16 s"
+    (lost,) = (s for s in members.states(LOST_AFTER_S + 1) if s.node == "n2")
+    assert lost.state == "lost"
+    members.on_report(report("n2"), 70.0)
+    (back,) = (s for s in members.states(71.0) if s.node == "n2")
+    assert (back.state, back.cause) == ("joined", None)
