@@ -20,6 +20,8 @@ models:
 """
 
 # What a notebook that runs as a job of its own carries about; some of it would change any job.
+# (SBATCH_ACCOUNT, _PARTITION, _QOS, _RESERVATION and _TIMELIMIT are no such thing: they are a
+# user's defaults, and count where the spec is silent.)
 POLLUTED = {
     "SLURM_JOB_ID": "424242",
     "SLURM_JOBID": "424242",
@@ -30,7 +32,6 @@ POLLUTED = {
     "SLURM_MEM_PER_NODE": "1",
     "SLURM_HET_SIZE": "7",
     "SLURM_PROCID": "3",
-    "SBATCH_TIMELIMIT": "1",
     "SBATCH_EXPORT": "NONE",
     "SBATCH_GRES": "gpu:99",
     "SBATCH_CONSTRAINT": "nosuchfeature",
