@@ -9,11 +9,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import aiohttp
 
-from tests.agent.conftest import Node
+from tests.agent.harness import Node, command_of, holds
 
 MakeNode = Callable[..., Node]
 
@@ -40,8 +39,7 @@ async def test_an_engine_comes_up_pinned_and_guarded(make_node: MakeNode) -> Non
     assert engine.cpus_actual == node.binding().cores
     assert engine.pid is not None
     assert os.getsid(engine.pid) == engine.pid
-    command = Path(f"/proc/{engine.pid}/cmdline").read_bytes()
-    assert node.key.encode() not in command
+    assert node.key not in command_of(engine.pid)
     assert node.key not in node.log.read_text()
     assert list((node.node_dir / "exec").iterdir()) == []
     report = node.reports[-1]
@@ -114,7 +112,7 @@ async def test_a_killed_engine_is_started_again_without_leftovers(make_node: Mak
     assert second.restarts == 1
     assert second.cause is None
     left = set(node.processes()) & family
-    assert all(b"sleep" not in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left)
+    assert all("sleep" not in command_of(pid) for pid in left)
     log = node.gen_dir.replica_log("c000-r0000").read_text()
     assert log.count("===== exaslurm: start") == 2
 
@@ -166,10 +164,7 @@ async def test_a_killed_init_takes_its_engines_along(make_node: MakeNode) -> Non
     assert node.init is not None
     node.init.kill()
     node.init.wait(5)
-    deadline = time.monotonic() + 15
-    while node.processes() and time.monotonic() < deadline:
-        await asyncio.sleep(0.1)
-    assert node.processes() == []
+    assert await holds(lambda: node.processes() == [], 15)
     assert not node.node_dir.exists()
 
 

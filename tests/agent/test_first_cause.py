@@ -1,0 +1,71 @@
+"""The sentence that a user reads when an engine has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from exaslurm.agent.first_cause import RESTART_MARKER, cause_of_end, last_error
+
+# As vLLM 0.32 writes it: the engine core's error twice, then the API server's echo.
+CORE_FAILED = """\
+(EngineCore pid=12) ERROR 11-29 20:36:21 [core.py:1100] EngineCore failed to start.
+(EngineCore pid=12) ERROR 11-29 20:36:21 [core.py:1100] Traceback (most recent call last):
+(EngineCore pid=12) ERROR 11-29 20:36:21 [core.py:1100]   File "core.py", line 1, in run
+(EngineCore pid=12) ERROR 11-29 20:36:21 [core.py:1100] ValueError: rope_scaling is unknown
+(EngineCore pid=12) Traceback (most recent call last):
+(EngineCore pid=12) ValueError: rope_scaling is unknown
+(APIServer pid=9) Traceback (most recent call last):
+(APIServer pid=9)   File "serve.py", line 2, in cmd
+(APIServer pid=9) RuntimeError: Engine core initialization failed. See root cause above. Failed
+"""
+
+
+def cause(exit_code: int, log: str, *, oom_killed: bool = False) -> str:
+    return cause_of_end(exit_code, log, oom_killed=oom_killed, log_name="/logs/r.log")
+
+
+def test_the_echo_is_not_the_cause() -> None:
+    assert cause(1, CORE_FAILED) == "ValueError: rope_scaling is unknown"
+
+
+def test_only_the_last_start_counts() -> None:
+    log = f"{RESTART_MARKER} 0 at x =====\nValueError: old\n{RESTART_MARKER} 1 at y =====\nfine\n"
+    assert cause(3, log) == "ended with exit code 3, without an error in its log (/logs/r.log)"
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("vllm serve: error: unrecognized arguments: --foo", "unrecognized arguments: --foo"),
+        ("\x1b[31mOSError: [Errno 98] Address already in use\x1b[0m",
+         "the port is in use by another program (OSError: [Errno 98] Address already in use)"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+         "out of memory (torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"),
+        ("huggingface_hub.errors.HFValidationError: Repo id must be", None),
+        ("exaslurm: cannot run on CPUs [99]", "cannot run on CPUs [99]"),
+        ("exa1: error: no such thing", "no such thing"),
+    ],
+)  # fmt: skip
+def test_kinds_of_lines(line: str, text: str | None) -> None:
+    assert cause(1, f"Error handling is on\n{line}\nbye\n") == (text or line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["INFO all is well", "an Error occurred", "ErrorHandler: installed", "Traceback (most recent",
+     "asyncio.exceptions.CancelledError: x", "  raise ValueError('x')"],
+)  # fmt: skip
+def test_what_is_no_error(line: str) -> None:
+    assert last_error([line]) is None
+
+
+def test_ends_by_signal() -> None:
+    assert cause(-9, "", oom_killed=True).startswith("killed by the kernel: the memory")
+    assert cause(-9, "ok").startswith("ended by SIGKILL,")
+    assert cause(-250, "").startswith("ended by signal 250,")
+    # Another replica's kill for memory says nothing about this one's exit code.
+    assert cause(1, "", oom_killed=True).startswith("ended with exit code 1,")
+
+
+def test_long_lines_are_cut() -> None:
+    assert len(cause(1, "ValueError: " + "x" * 5000)) == 300
