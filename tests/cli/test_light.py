@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
 
 LIMIT_S = 0.15
 
 
 def test_help_takes_little_time() -> None:
-    """Best of five: the machine may be busy, the program must not be."""
+    """CPU time, best of five: the machine may be busy, the program must not be."""
     took = []
     for _ in range(5):
-        begin = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [sys.executable, "-m", "exaslurm", "--help"], stdout=subprocess.DEVNULL, check=True
         )
-        took.append(time.perf_counter() - begin)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < LIMIT_S, f"{min(took):.3f} s"
 
 
