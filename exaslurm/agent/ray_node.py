@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 NAME = "ray"
 _POLL_S = 0.25
-_TERM_S = 5.0
+_TERM_S = 2.0
 _FILE_S = 10.0
 _RESTART_MIN_S, _RESTART_MAX_S = 1.0, 30.0
 

@@ -407,6 +407,10 @@ def _become(argv: list[str], env: dict[str, str]) -> None:
         signal.set_wakeup_fd(-1)
         for number in (*_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
+        # Slurm's warning before the end of a job (--signal) reaches every process of the step with
+        # some proctrack plugins, and by default it kills.
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execve(argv[0], argv, env)
     except BaseException as error:
