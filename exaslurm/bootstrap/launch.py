@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
+import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from exaslurm.bootstrap.allocation import Allocation, check_allocation, read_allocation
 from exaslurm.bootstrap.marker import begin, make_marker
@@ -30,7 +30,9 @@ from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm import environ as slurm_environ
 from exaslurm.slurm.srun import step_argv
 from exaslurm.util.files import read_text
+from exaslurm.util.logthread import LogThread
 from exaslurm.util.ports import first_taken
+from exaslurm.util.waiting import within
 
 EX_TEMPFAIL = 75
 BLOCK_TRIES = 3
@@ -38,12 +40,12 @@ BLOCK_TRIES = 3
 INIT_END_S = 40.0
 _POLL_S = 1.0
 
+log = logging.getLogger("exaslurm.launch")
+
 
 def say(text: str) -> None:
     """One line for the job's output file."""
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
-    with contextlib.suppress(OSError):
-        print(f"{stamp} launch: {text}", file=sys.stderr, flush=True)
+    log.info("%s", text)
 
 
 def load_plan(gen_dir: GenerationDir) -> Plan:
@@ -209,7 +211,7 @@ class Launch:
 
 async def _accepts(host: str, port: int) -> bool:
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), 2.0)
+        _, writer = await within(asyncio.open_connection(host, port), 2.0)
     except (OSError, asyncio.TimeoutError):
         return False
     writer.close()
@@ -225,31 +227,41 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+async def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Check, mark, launch; exit code of the job."""
     started_s = time.time()
+    gen_dir, run_dir = GenerationDir(options.gen_dir), RunDir(options.run_dir)
+    plan = load_plan(gen_dir)
+    try:
+        cell = plan.cell(options.cell)
+    except KeyError:
+        raise AllocationError(f"{gen_dir.plan} has no cell {options.cell!r}") from None
+    allocation = read_allocation(environ)
+    for note in check_allocation(plan, cell, allocation):
+        say(note)
+    run_dir.make()
+    gen_dir.make((cell.name,))
+    ensure_secrets(run_dir)
+    begin(gen_dir, make_marker(plan, cell.name, allocation, started_s=started_s))
+    return await Launch(run_dir, gen_dir, plan, cell, allocation, environ).run()
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
+    """The process; an error of ours is one line."""
     options = parse(argv)
     os.umask(0o077)
+    lines = LogThread("launch")
     try:
-        gen_dir, run_dir = GenerationDir(options.gen_dir), RunDir(options.run_dir)
-        plan = load_plan(gen_dir)
-        cell = plan.cell(options.cell)
-        allocation = read_allocation(environ)
-        for note in check_allocation(plan, cell, allocation):
-            say(note)
-        run_dir.make()
-        gen_dir.make((cell.name,))
-        ensure_secrets(run_dir)
-        begin(gen_dir, make_marker(plan, cell.name, allocation, started_s=started_s))
-        launch = Launch(run_dir, gen_dir, plan, cell, allocation, environ)
-        return asyncio.run(launch.run())
+        code = asyncio.run(run(options, environ))
     except ExaslurmError as error:
         say(str(error) + (f" ({error.remedy})" if error.remedy else ""))
-        return int(error.exit_code)
-    except KeyError as error:
-        say(f"the plan has no cell {error}")
-        return 2
+        code = int(error.exit_code)
+    except Exception:
+        log.exception("unforeseen")
+        code = 1
+    lines.close()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    main(sys.argv[1:], os.environ)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from exaslurm.errors import CommandNotFound
 from exaslurm.util.hostlist import expand
+from exaslurm.util.waiting import within
 
 # What srun says while Slurm does not let the step start (src/api/step_launch.c, srun/libsrun).
 _WAITS = re.compile(r"step creation (temporarily|still) disabled", re.IGNORECASE)
@@ -84,7 +85,7 @@ class Step:
                 break
             self.signal(number)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._process.wait(), limit_s)
+                await within(self._process.wait(), limit_s)
         if self._reader is not None:
             self._reader.cancel()
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from exaslurm.controller.cell import Cell
 from exaslurm.controller.memory import ControllerMemory
@@ -30,6 +30,7 @@ from exaslurm.keys.secrets import read_secret
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.logthread import LogThread
 
 EX_TEMPFAIL = 75
 T = TypeVar("T")
@@ -150,18 +151,22 @@ async def serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     """The process."""
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
     os.umask(0o077)
+    lines = LogThread("controller")
     try:
-        return asyncio.run(serve(parse(argv), environ))
+        code = asyncio.run(serve(parse(argv), environ))
     except ExaslurmError as error:
         log.error("%s%s", error, f" ({error.remedy})" if error.remedy else "")
-        return 1
+        code = 1
+    except Exception:
+        log.exception("unforeseen")
+        code = 1
+    lines.close()
+    # Not sys.exit: a thread that hangs in a file call would be waited for.
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.environ))
+    main(sys.argv[1:], os.environ)

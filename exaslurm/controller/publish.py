@@ -14,6 +14,7 @@ from exaslurm.registry.read import read_record
 from exaslurm.registry.write import write_record
 from exaslurm.rundir import RunDir
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.waiting import set_within
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +64,7 @@ class Publisher:
             self._changed.clear()
             if await self.flush() and self._wanted is not None:
                 pause_s = self._wanted.lease_s / 3
-            try:
-                await asyncio.wait_for(self._changed.wait(), pause_s)
-            except asyncio.TimeoutError:
-                continue
+            await set_within(self._changed, pause_s)
 
     async def flush(self, *, timeout_s: float = _WRITE_S) -> bool:
         """Write the record now; false if that did not work (it is logged)."""

@@ -13,11 +13,13 @@ from exaslurm.core.cell import RayTarget
 from exaslurm.raycluster.client import RayClient, RayError, driver_environ
 from exaslurm.raycluster.start import NODE_LABEL, SLOT_RESOURCE, auth_env
 from exaslurm.rundir import RunDir
+from exaslurm.util.waiting import within
 
 log = logging.getLogger(__name__)
 
 _CONNECT_S = 60.0
 _CALL_S = 20.0
+_ACCEPT_S = 2.0
 _FAST_S, _SLOW_S = 0.25, 2.0
 _TRIES = 3
 
@@ -33,6 +35,8 @@ class RayWatch:
         self._environ = environ
         self._changed = changed
         self._client: RayClient | None = None
+        self._failures = 0
+        self._failed_epoch = 0
         self._groups_set: Mapping[str, Any] | None = None
         self.group_states: dict[str, str] = {}
 
@@ -47,30 +51,52 @@ class RayWatch:
                     await asyncio.sleep(_FAST_S)
                     continue
                 try:
-                    await self._follow(target)
+                    await self._while_wanted(target)
                 except RayError as error:
-                    if target == self._cell.ray.target:
-                        log.warning("Ray (epoch %d): %s", target.epoch, error)
-                        self._cell.ray.lost(str(error), time.monotonic())
-                        self._changed()
-                        await asyncio.sleep(_FAST_S)
+                    await self._on_error(target, error)
                 finally:
                     await self._drop()
         finally:
             await self._drop()
 
-    async def _follow(self, target: RayTarget) -> None:
-        """Watch one epoch until there is another; RayError when it is lost."""
-        await self._gcs_accepts(target)
+    async def _while_wanted(self, target: RayTarget) -> None:
+        """Follow an epoch until there is another, or the cell stops; RayError when it is lost."""
+        task = asyncio.create_task(self._follow(target))
+        try:
+            while not task.done() and target == self._cell.ray.target and not self._cell.stopping:
+                await asyncio.wait([task], timeout=_FAST_S)
+        finally:
+            while not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=_FAST_S)
+        if not task.cancelled():
+            task.result()
+
+    async def _on_error(self, target: RayTarget, error: RayError) -> None:
+        """A driver of this epoch failed. It may be slow: only without its GCS, or after some
+        drivers, is the epoch lost."""
         if target != self._cell.ray.target:
             return
+        log.warning("Ray (epoch %d): %s", target.epoch, error)
+        self._failures = self._failures + 1 if target.epoch == self._failed_epoch else 1
+        self._failed_epoch = target.epoch
+        if self._failures >= _TRIES or not await self._accepts(target):
+            self._cell.ray.lost(str(error), time.monotonic())
+            self._changed()
+        await asyncio.sleep(_FAST_S)
+
+    async def _follow(self, target: RayTarget) -> None:
+        """Watch one epoch, until cancelled; RayError when it is lost."""
+        await self._gcs_accepts(target)
         address = f"{target.head_address}:{target.gcs_port}"
         hosts = [target.head_address, "localhost", "127.0.0.1"]
         environ = driver_environ({**self._environ, **auth_env(self._run_dir)}, hosts)
-        self._client = await RayClient.connect(address, environ, deadline_s=_CONNECT_S)
+        self._client = await RayClient.connect(
+            address, environ, deadline_s=max(_CONNECT_S, self._cell.plan.ray.start_timeout_s)
+        )
         log.info("Ray (epoch %d): connected to %s", target.epoch, address)
         failures = 0
-        while target == self._cell.ray.target and not self._cell.stopping:
+        while True:
             complete = False
             try:
                 complete = await self._look(self._client)
@@ -83,17 +109,21 @@ class RayWatch:
             await asyncio.sleep(_SLOW_S if complete else _FAST_S)
 
     async def _gcs_accepts(self, target: RayTarget) -> None:
-        """Until the GCS port takes connections; the head's agent tells if it never will."""
-        while target == self._cell.ray.target and not self._cell.stopping:
-            try:
-                _, writer = await asyncio.wait_for(
-                    asyncio.open_connection(target.head_address, target.gcs_port), 2.0
-                )
-            except (OSError, asyncio.TimeoutError):
-                await asyncio.sleep(_FAST_S)
-                continue
-            writer.close()
-            return
+        """Until then there is nothing to connect to; the head's agent tells if there never is."""
+        while True:
+            if await self._accepts(target):
+                return
+            await asyncio.sleep(_FAST_S)
+
+    @staticmethod
+    async def _accepts(target: RayTarget) -> bool:
+        try:
+            connection = asyncio.open_connection(target.head_address, target.gcs_port)
+            _, writer = await within(connection, _ACCEPT_S)
+        except (OSError, asyncio.TimeoutError):
+            return False
+        writer.close()
+        return True
 
     async def _look(self, client: RayClient) -> bool:
         nodes = await client.nodes(timeout_s=_CALL_S)
@@ -105,7 +135,7 @@ class RayWatch:
         if before != (self._cell.ray.alive, self._cell.ray.connected):
             self._changed()
         complete = self._cell.ray.complete(wanted)
-        if complete:
+        if complete or self._cell.engines_started:
             await self._record_groups(client)
         return complete
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -17,7 +15,7 @@ from exaslurm.bind.binder import bind_cell
 from exaslurm.controller.cell import Cell
 from exaslurm.controller.diagnose import why_silent
 from exaslurm.controller.http import Surface
-from exaslurm.controller.memory import ControllerMemory
+from exaslurm.controller.keep import Keeper
 from exaslurm.controller.peers import PUSH_S, Peers
 from exaslurm.controller.publish import Publisher
 from exaslurm.controller.ray_watch import RayWatch
@@ -27,8 +25,8 @@ from exaslurm.core.codec import dumps
 from exaslurm.core.facts import NodeFacts
 from exaslurm.errors import ExaslurmError
 from exaslurm.rundir import GenerationDir, RunDir
-from exaslurm.util.files import write_atomic
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.waiting import set_within
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +58,7 @@ class Controller:
         self.address = address
         self.port = port
         self.files = files
+        self.keeper = Keeper(files)
         self.publisher = Publisher(run_dir, files, self._on_published)
         self.ray_watch = RayWatch(cell, run_dir, environ, self.changed)
         # No proxy, whatever the environment says: engines and agents are in this cluster.
@@ -67,7 +66,6 @@ class Controller:
         self.peers = Peers(cell, self._session, key, self.changed)
         self._changed = asyncio.Event()
         self._told_to_end = asyncio.Event()
-        self._remembered: ControllerMemory | None = None
         self._diagnose_due_s = 0.0
         self._failed_s: float | None = None
 
@@ -110,6 +108,7 @@ class Controller:
         keepers = {
             asyncio.create_task(self._loop()),
             asyncio.create_task(self.publisher.run()),
+            asyncio.create_task(self.keeper.run()),
             asyncio.create_task(self.ray_watch.run()),
         }
         try:
@@ -149,24 +148,23 @@ class Controller:
 
     async def _loop(self) -> None:
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _TICK_S)
+            await set_within(self._changed, _TICK_S)
             self._changed.clear()
             now = time.monotonic()
             facts = self.cell.wants_binding(now)
             if facts is not None:
-                await self._bind(facts)
-            await self._move(now)
+                self._bind(facts)
+            self._move(now)
             self.cell.advance(now)
             self.peers.push()
             self.peers.send_canaries(now)
             self.peers.probe_silent(now)
             self.publisher.want(self.cell.record(self.url))
-            await self._remember()
+            self._remember()
             await self._diagnose(now)
             await self._end_if_failed(now)
 
-    async def _bind(self, facts: list[NodeFacts]) -> None:
+    def _bind(self, facts: list[NodeFacts]) -> None:
         try:
             binding = bind_cell(self.cell.plan, self.cell.cell, facts)
         except ExaslurmError as error:
@@ -174,27 +172,22 @@ class Controller:
                 log.error("no place for the replicas: %s", error)
             self.cell.failure = str(error)
             return
-        await self._write(self.gen_dir.binding(self.cell.cell.name), dumps(binding, indent=2))
         self.cell.failure = None
         self.cell.bind(binding)
         for note in binding.notes:
             log.info("%s", note)
 
-    async def _move(self, now: float) -> None:
-        moves = moves_due(self.cell, now)
-        for move in moves:
+    def _move(self, now: float) -> None:
+        for move in moves_due(self.cell, now):
             log.warning("%s goes to %s: %s", move.place.id, move.place.node, move.reason)
             self.cell.place(move.place)
-        if moves and self.cell.binding is not None:
-            text = dumps(self.cell.binding, indent=2)
-            await self._write(self.gen_dir.binding(self.cell.cell.name), text)
 
-    async def _remember(self) -> None:
-        memory = self.cell.memory()
-        if memory != self._remembered and self.cell.binding is not None:
-            self._remembered = memory
-            path = self.gen_dir.controller_memory(self.cell.cell.name)
-            await self._write(path, dumps(memory))
+    def _remember(self) -> None:
+        """Where everything is, for the next controller."""
+        binding, name = self.cell.binding, self.cell.cell.name
+        if binding is not None and not self.cell.stopping:
+            self.keeper.keep(self.gen_dir.binding(name), dumps(binding, indent=2))
+            self.keeper.keep(self.gen_dir.controller_memory(name), dumps(self.cell.memory()))
 
     async def _diagnose(self, now: float) -> None:
         """Find out why nodes are late."""
@@ -222,7 +215,8 @@ class Controller:
         if now - self._failed_s < FAILED_LINGER_S:
             return
         self.cell.failure = reason
-        await self._write(self.gen_dir.failure(self.cell.cell.name), reason + "\n")
+        self.keeper.keep(self.gen_dir.failure(self.cell.cell.name), reason + "\n")
+        await self.keeper.flush(timeout_s=_FILE_S)
         self._stop()
 
     async def _say_goodbye(self) -> None:
@@ -235,9 +229,3 @@ class Controller:
         await asyncio.gather(
             self.publisher.flush(timeout_s=PUSH_S), self.peers.settle(timeout_s=PUSH_S + 0.5)
         )
-
-    async def _write(self, path: Path, text: str) -> None:
-        try:
-            await self.files.run(write_atomic, path, text, timeout_s=_FILE_S)
-        except ExaslurmError as error:
-            log.warning("%s", error)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exaslurm.errors import ExaslurmError
+from exaslurm.util.waiting import within
 
 _MAX_LINE = 64 * 1024 * 1024
 _CLOSE_S = 2.0
@@ -87,7 +88,7 @@ class RayClient:
                 self._process.send_signal(signal.SIGKILL)
         # Not for ever: asyncio waits for the pipes too, which a child of the driver may hold.
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _CLOSE_S)
+            await within(self._process.wait(), _CLOSE_S)
         self._reader.cancel()
         self._fail("the Ray driver was closed")
         if self._process.stdin is not None:
@@ -101,7 +102,7 @@ class RayClient:
         line = json.dumps({"id": number, "op": op, **arguments}) + "\n"
         try:
             self._process.stdin.write(line.encode())
-            await asyncio.wait_for(self._process.stdin.drain(), timeout_s)
+            await within(self._process.stdin.drain(), timeout_s)
         except (OSError, asyncio.TimeoutError) as error:
             self._waiting.pop(number, None)
             raise RayError(f"the Ray driver does not take requests ({op})") from error
@@ -110,9 +111,10 @@ class RayClient:
     async def _answer(self, number: int, timeout_s: float, op: str) -> Any:
         future = self._waiting[number]
         try:
-            return await asyncio.wait_for(future, timeout_s)
-        except asyncio.TimeoutError:
-            raise RayError(f"Ray gave no answer to {op!r} in {timeout_s:g} s") from None
+            done, _ = await asyncio.wait([future], timeout=timeout_s)
+            if not done:
+                raise RayError(f"Ray gave no answer to {op!r} in {timeout_s:g} s")
+            return future.result()
         finally:
             self._waiting.pop(number, None)
 

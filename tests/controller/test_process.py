@@ -241,6 +241,8 @@ async def test_bring_up_restart_and_stop(stage: Stage) -> None:
     phases = state.replicas[0].phases
     assert (phases.reserve_s, phases.stage_s, phases.load_s) == (11.0, 1.0, 2.0)
     assert 0 <= phases.register_s < 5
+    memory = stage.gen_dir.controller_memory("c000")
+    await eventually(lambda: f'"register_s":{phases.register_s}' in memory.read_text())
     binding = stage.gen_dir.binding("c000").read_text()
 
     # kill -9: everything is back, above the old numbers, and no engine is asked to end.
