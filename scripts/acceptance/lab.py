@@ -61,6 +61,28 @@ class Lab:
         if done.returncode:
             raise LineFailed(f"cannot write {path}: {done.stderr}")
 
+    def client(self, name: str, argument: object, *, timeout_s: float = 600) -> Any:
+        """What one of the programs in `clients` printed, run on the login node."""
+        program = (ROOT / "scripts/acceptance/clients" / f"{name}.py").read_text()
+        python = f"{self.env}/bin/python"
+        words = (python, "-", json.dumps(argument))
+        done = self.on("login", *words, text=program, timeout_s=timeout_s)
+        if done.returncode:
+            raise LineFailed(f"{name}: {done.stderr[-2000:]}")
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def target(self, deployment: str, model: str) -> dict[str, str]:
+        """Address, key file and model of a deployment, for the clients."""
+        key_file = f"{HOME}/{deployment}.key"
+        done = self.sh(
+            f"umask 077; {self.env}/bin/exaslurm key remove {deployment} accept 2>/dev/null; "
+            f"{self.env}/bin/exaslurm key add {deployment} accept >{key_file}"
+        )
+        if done.returncode:
+            raise LineFailed(f"no key: {done.stderr}")
+        url = self.exaslurm("endpoint", deployment).stdout.strip()
+        return {"base_url": url, "key_file": key_file, "model": model}
+
     def jobs(self) -> list[str]:
         """Ids of exa1's jobs that are in the queue."""
         return self.on("login", "squeue", "--noheader", "--me", "--format=%i").stdout.split()

@@ -21,6 +21,10 @@ class LineFailed(Exception):
     """Going on makes no sense: what a later figure needs did not come about."""
 
 
+class _Reported(LineFailed):
+    """The same, and the figure that says so is printed already."""
+
+
 @dataclass
 class Line:
     """One acceptance line while it runs. ``cleanups`` run at its end, last first."""
@@ -50,7 +54,7 @@ class Line:
     def need(self, what: str, ok: bool, found: object = "") -> None:
         """As ``check``, and the line ends here if it is not so."""
         if not self.check(what, ok, found):
-            raise LineFailed(what)
+            raise _Reported(what)
 
     def ran(self, what: str, done: subprocess.CompletedProcess[str]) -> None:
         """A command ended well; the line ends here if it did not."""
@@ -107,8 +111,10 @@ def run_line(name: str, number: int) -> bool:
     begin = time.monotonic()
     try:
         module.run(line)
-    except LineFailed:
+    except _Reported:
         pass
+    except LineFailed as error:
+        line.check("the line could be run", False, str(error))
     except Exception:
         line.failures += 1
         traceback.print_exc(file=sys.stdout)

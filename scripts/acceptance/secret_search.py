@@ -31,6 +31,8 @@ FIRST_USER = 1000  # below are the system's own, such as Slurm's, which take HTT
 
 def forms(text: str) -> dict[str, bytes]:
     """The ways in which a secret may be written down: as it is, in hexadecimal, in Base64."""
+    if len(text) < 8:
+        raise ValueError("a secret this short would be found everywhere")
     raw = text.encode()
     found = {"plain": raw, "hex": raw.hex().encode()}
     for lead in range(3):

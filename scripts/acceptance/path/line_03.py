@@ -82,11 +82,7 @@ def prove(line: Line, here: Lab, model: str) -> None:
         line.cleanups.append(lambda: here.sh(f"chmod {home_mode} ~; rm -f {KEY_FILE}"))
         line.ran("a deployment comes up", here.submit(line, spec, NAME))
         secrets = disclosure.deployment_secrets(here, RUN_DIR)
-        made = here.sh(
-            f"umask 077; {here.env}/bin/exaslurm key add {NAME} somebody | tee {KEY_FILE}"
-        )
-        line.ran("a client key is made", made)
-        secrets["client key"] = made.stdout.strip()
+        secrets["client key"] = client_key(line, here)
         make_traces(line, here, secrets)
         decoys = {"decoy": disclosure.new_decoy()}
         line.cleanups.append(lambda: remove_decoys(here))
@@ -101,6 +97,15 @@ def prove(line: Line, here: Lab, model: str) -> None:
         line.ran("stop", here.exaslurm("stop", NAME, timeout_s=240))
         found = disclosure.search(here, secrets, since_s, watch)
     check(line, found, "after it")
+
+
+def client_key(line: Line, here: Lab) -> str:
+    """A new key for a client, which its owner keeps in a file."""
+    command = f"{here.env}/bin/exaslurm key"
+    here.sh(f"{command} remove {NAME} somebody")  # of an earlier run
+    made = here.sh(f"umask 077; {command} add {NAME} somebody >{KEY_FILE} && cat {KEY_FILE}")
+    line.ran("a client key is made", made)
+    return made.stdout.strip()
 
 
 def make_traces(line: Line, here: Lab, secrets: dict[str, str]) -> None:
