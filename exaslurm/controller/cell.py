@@ -133,7 +133,7 @@ class Cell:
         """Bring the desired states up to date; names of the nodes whose state changed."""
         self.ray.advance(now)
         for replica in self.replicas.values():
-            replica.tick(now)
+            replica.tick(now, self.plan.timeouts)
         if self.binding is not None and not self.engines_started:
             self.engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
         places: dict[str, list[ReplicaBinding]] = {}
@@ -231,8 +231,20 @@ class Cell:
             nodes=self.members.states(now),
             ray=self.ray.state(self.wanted_in_ray(now), now),
             replicas=tuple(replica.status() for replica in self.replicas.values()),
-            notes=self.binding.notes if self.binding else (),
+            notes=(*(self.binding.notes if self.binding else ()), *self._warnings(now)),
         )
+
+    def _warnings(self, now: float) -> list[str]:
+        """What will come of the nodes that are silent."""
+        if self.plan.layout != "het" or not self.engines_started:
+            return []
+        # Slurm 22.05 and 24.11 look at every component when a node of any is down, and end those
+        # of one node in spite of --no-kill; without its head the rest of the job ends too.
+        return [
+            f"Slurm will end this heterogeneous job when it calls {node.name} down"
+            for node in self.members.known()
+            if node.age_s(now) > SILENT_AFTER_S
+        ]
 
     def record(self, state_url: str) -> CellRecord:
         """What the registry shall say, with ``seq`` 0: the publisher counts."""

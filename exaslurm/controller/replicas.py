@@ -14,7 +14,7 @@ from exaslurm.core.cell import (
     ReplicaState,
     ReplicaStatus,
 )
-from exaslurm.core.plan import ModelPlan, Plan, ShardPlan
+from exaslurm.core.plan import ModelPlan, Plan, ShardPlan, TimeoutPlan
 
 # An engine that ended this often without having served in between is tried on another node.
 MAX_FAILURES = 4
@@ -54,6 +54,8 @@ class Replica:
     canary_cause: str | None = None
     unreachable: str | None = None
     draining: bool = False
+    late: str | None = None
+    state_seen: tuple[ReplicaState, float] = ("pending", 0.0)
     failures_forgiven: int = 0
     failed_on: frozenset[str] = frozenset()
 
@@ -160,7 +162,7 @@ class Replica:
             return self.unreachable
         if self.engine is not None and self.engine.cause and not self.is_healthy:
             return self.engine.cause
-        return self.canary_cause if self.state == "warming" else None
+        return (self.canary_cause if self.state == "warming" else None) or self.late
 
     def recall(self, process: Process | None, phases: PhaseTimes, trusted_until_s: float) -> None:
         """What an earlier controller knew."""
@@ -168,10 +170,19 @@ class Replica:
         self.presumed = process
         self.trusted_until_s = trusted_until_s if process is not None else None
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, timeouts: TimeoutPlan) -> None:
         """Time passes."""
         if self.trusted_until_s is not None and now >= self.trusted_until_s:
             self.trusted_until_s = None
+        state, since_s = self.state_seen
+        if state != self.state:
+            self.state_seen = state, since_s = self.state, now
+        limit_s = timeouts.stage_s if state == "staging" else timeouts.ready_s
+        self.late = None
+        if state in ("staging", "loading", "warming") and now - since_s > limit_s:
+            self.late = (
+                f"{state} since {now - since_s:.0f} s, it should take {limit_s:.0f} s at most"
+            )
 
     def move(self, binding: ReplicaBinding) -> None:
         """Start anew in another place."""

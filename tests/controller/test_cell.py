@@ -105,6 +105,21 @@ def test_healthy_is_not_ready() -> None:
     assert (phases.warm_up_s, phases.register_s) == (4.0, 0.5)
 
 
+def test_a_replica_that_takes_too_long_says_so() -> None:
+    cell = make_cell(replicas=1)
+    everybody(cell, 1.0)
+    bind(cell, 1.0)
+    (replica,) = cell.replicas.values()
+    loading = report(replica.binding.node, engine(replica.id, "loading"))
+    cell.on_report(loading, 2.0)
+    everybody(cell, 60.0)
+    cell.on_report(loading, 62.0)
+    assert cell.cause(62.0) is None
+    cell.on_report(loading, 63.0)
+    everybody(cell, 63.0, ("n1",))
+    assert "loading since 61 s, it should take 60 s at most" in str(replica.status().cause)
+
+
 def test_the_canary_of_a_process_that_is_gone_does_not_count() -> None:
     cell = make_cell(replicas=1)
     everybody(cell, 1.0)
@@ -183,6 +198,7 @@ def test_silence_alone_moves_nothing() -> None:
     assert moves_due(cell, later) == []
     assert {r.state for r in cell.replicas.values()} == {"ready"}
     assert "n4: no report" in str(cell.cause(later))
+    assert "Slurm will end this heterogeneous job" in cell.state(later, 1).notes[-1]
 
 
 def test_a_lost_node_loses_its_replicas_and_gets_none_back() -> None:
