@@ -188,10 +188,10 @@ class Children:
             try:
                 answer = await within(self._exchange(message), _ANSWER_S)
             except (OSError, ValueError, EOFError, asyncio.TimeoutError) as error:
-                self._close()
+                self.close()
                 raise InitGoneError(f"init does not answer on {self._socket}") from error
             except BaseException:
-                self._close()  # cancelled half-way: the next answer would be this one's
+                self.close()  # cancelled half-way: the next answer would be this one's
                 raise
         if not answer.get("ok"):
             raise RefusedByInitError(f"init refused {message['op']}: {answer.get('error')}")
@@ -209,7 +209,8 @@ class Children:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the connection; the next question opens a new one."""
         if self._stream is not None:
             self._stream[1].close()
             self._stream = None

@@ -145,6 +145,7 @@ class NodeAgent:
             await self._end(link)
         keep_fresh.cancel()
         await asyncio.gather(keep_fresh, stager.close(), options.close(), return_exceptions=True)
+        self._children.close()
         await runner.cleanup()
         return code
 

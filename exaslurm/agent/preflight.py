@@ -96,6 +96,7 @@ class OptionCheck:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
+                await process.wait()
         known = known_options(out.decode(errors="replace"))
         if process.returncode != 0 or "--port" not in known:
             cause = last_error(err.decode(errors="replace").splitlines())

@@ -97,3 +97,4 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
+        await process.wait()

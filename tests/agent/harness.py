@@ -50,6 +50,8 @@ def free_block() -> int:
             for offset in (ports.CONTROLLER, ports.AGENT, ports.ENGINES, ports.ENGINES + 4):
                 probe = socket.socket()
                 probes.append(probe)
+                # As servers do: connections that wait out their last minute are not in the way.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", base + offset))
         except OSError:
             continue
@@ -107,6 +109,15 @@ def make_plan(root: Path, **engine: object) -> Plan:
         timeouts=TimeoutPlan(nodes_s=20.0, stage_s=20.0, ready_s=10.0, drain_s=2.0),
         gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
     ).sealed()
+
+
+def make_binding(port_base: int, slot: int = 0) -> ReplicaBinding:
+    """A replica on this host, pinned to the first CPU."""
+    return ReplicaBinding(
+        id=f"c000-r{slot:04d}", model="m", shard="base", node="n1", address="127.0.0.1",
+        port=ports.engine_port(port_base, slot), slot=slot,
+        cores=(min(os.sched_getaffinity(0)),), pinned=True, mem_node=None, gpus=(), hca=None,
+    )  # fmt: skip
 
 
 async def holds(condition: Callable[[], bool], limit_s: float) -> bool:
@@ -193,11 +204,7 @@ class Node:
             os.kill(pid, signal.SIGKILL)
 
     def binding(self, slot: int = 0) -> ReplicaBinding:
-        return ReplicaBinding(
-            id=f"c000-r{slot:04d}", model="m", shard="base", node="n1", address="127.0.0.1",
-            port=ports.engine_port(self.port_base, slot), slot=slot,
-            cores=(min(os.sched_getaffinity(0)),), pinned=True, mem_node=None, gpus=(), hca=None,
-        )  # fmt: skip
+        return make_binding(self.port_base, slot)
 
     def want(self, *replicas: ReplicaBinding, stop: bool = False) -> None:
         """What the next report is answered with."""

@@ -138,6 +138,7 @@ async def test_an_unknown_option_is_refused_before_any_start(make_node: MakeNode
 async def test_a_taken_port_is_named(make_node: MakeNode) -> None:
     node = make_node()
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", node.binding().port))
         other.listen(1)
         node.want(node.binding())
