@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from labkit.mountplan import Mount
 
 NEEDED = ("cpuset", "freezer", "memory", "cpuacct", "devices")
 MOUNT_POINT = "/sys/fs/cgroup"
+USERS = "user.slice"
 REMOVE_TIMEOUT_S = 10.0
 
 
@@ -30,10 +32,11 @@ class Hierarchy:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a host's processes live in one hierarchy."""
+    """Where a host's processes live in one hierarchy. In version 1 all three are the same."""
 
     root: str  # what the host sees as the root of the hierarchy
-    inner: str  # the cgroup that its processes join; the same one in version 1
+    init: str  # for its first process
+    users: str  # for what is started later
 
 
 def parse_mounts(mountinfo: str) -> list[Hierarchy]:
@@ -105,20 +108,22 @@ def create(hierarchies: list[Hierarchy], lab: str, host: str) -> list[Place]:
     places = []
     for hierarchy in hierarchies:
         parent = lab_directory(hierarchy, lab)
-        directory = inner = parent / host
+        directory = parent / host
         if hierarchy.version == 2:
             # A host that is started again finds here what its last life handed on.
             _remove_tree(directory, time.monotonic() + REMOVE_TIMEOUT_S)
-            inner = directory / "init"
-            inner.mkdir(parents=True)
+            inner = (directory / "init", directory / USERS)
+            for path in inner:
+                path.mkdir(parents=True)
             _delegate(hierarchy.mount_point)
             _delegate(parent)
         else:
+            inner = (directory, directory)
             directory.mkdir(parents=True, exist_ok=True)
             if "cpuset" in hierarchy.controllers:
                 _copy_cpuset(parent)
                 _copy_cpuset(directory)
-        places.append(Place(str(directory), str(inner)))
+        places.append(Place(str(directory), *map(str, inner)))
     return places
 
 
@@ -129,11 +134,29 @@ def hand_on(places: list[Place]) -> None:
     its scopes in systemd's `system.slice`, which a host without systemd has not.
     """
     for place in places:
-        if place.inner != place.root:
+        if place.init != place.root:
             _delegate(Path(place.root))
             services = Path(place.root, "system.slice")
             services.mkdir()
             _delegate(services)
+
+
+def for_slurmd(users: Sequence[str]) -> list[str]:
+    """Cgroups for a slurmd to be started on the host whose `users` places are given.
+
+    In version 2 it divides the one that it is started in, after which nothing else can join, not
+    even the next slurmd; so each gets one of its own.
+    """
+    directories = []
+    for directory in map(Path, users):
+        if directory.name == USERS:
+            lives = len(list(directory.parent.glob("slurmd-*.service")))
+            own = directory.parent / f"slurmd-{lives + 1}.service"
+            own.mkdir()
+            directories.append(str(own))
+        else:
+            directories.append(str(directory))
+    return directories
 
 
 def plan_cgroup_mounts(hierarchies: list[Hierarchy]) -> list[Mount]:

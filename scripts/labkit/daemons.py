@@ -6,9 +6,10 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
-from labkit import accounting, enter
+from labkit import accounting, cgroups, enter
 from labkit.errors import LabError
 from labkit.etcdir import account_ids
 from labkit.layout import PRIVATE_RUN, SHARED
@@ -56,6 +57,8 @@ def start(record: LabRecord, daemon: str, hosts: Iterable[str]) -> None:
             directory = Path(f"/proc/{door.pid}/root/run/munge")
             directory.mkdir(exist_ok=True)
             shutil.chown(directory, *account_ids(record.paths.etc, "munge"))
+        if daemon == "slurmd":
+            door = replace(door, cgroups=tuple(cgroups.for_slurmd(door.cgroups)))
         started.append((host, enter.popen(door, COMMANDS[daemon])))
     for host, process in started:
         output, _ = process.communicate(timeout=START_TIMEOUT_S)

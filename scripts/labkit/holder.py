@@ -86,7 +86,7 @@ def main(spec_path: str) -> int:
     # The cgroup that the process is in at this moment becomes the root of its namespace.
     syscalls.unshare(syscalls.ALL_NAMESPACES)
     for place in spec["cgroups"]:
-        Path(place["inner"], "cgroup.procs").write_text("0")
+        Path(place["init"], "cgroup.procs").write_text("0")
     child = os.fork()
     if child:
         # Only the child is in the new PID namespace; this process knows its outer pid.

@@ -56,7 +56,7 @@ def _start_holder(
     found = processes.look_up(pid)
     if found is None:
         raise LabError(f"{hostname}: its first process ({pid}) ended at once")
-    return Holder(pid, found.started, tuple(place.inner for place in places))
+    return Holder(pid, found.started, tuple(place.users for place in places))
 
 
 def start_switch(record: LabRecord) -> LabRecord:
