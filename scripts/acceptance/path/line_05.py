@@ -49,7 +49,7 @@ def load(target: dict[str, str], **more: Any) -> dict[str, Any]:
 
 def kill_engine(line: Line, here: Lab, target: dict[str, str]) -> None:
     before = pids(here)
-    victim = sorted(before)[0]
+    victim = min(before)
     node, pid = before[victim]
     tell = f"{HOME}/load-runs"
     here.sh(f"rm -f {tell}")
