@@ -48,6 +48,8 @@ class Children:
     def __init__(self, node_dir: Path) -> None:
         self.started_s = 0.0
         self.init_pid = 0
+        # For every process that is started, unless its own spec says otherwise.
+        self.common_env: dict[str, str] = {}
         self._node_dir = node_dir
         self._socket = node_dir / "init.sock"
         self._lock = asyncio.Lock()
@@ -89,8 +91,9 @@ class Children:
 
     async def spawn(self, name: str, spec: ExecSpec) -> Child:
         """Start a program under a name that no living child has."""
-        if spec.cwd is None:
-            spec = dataclasses.replace(spec, cwd=str(self._node_dir))
+        spec = dataclasses.replace(
+            spec, env={**self.common_env, **spec.env}, cwd=spec.cwd or str(self._node_dir)
+        )
         directory = self._node_dir / "exec"
         directory.mkdir(mode=0o700, exist_ok=True)
         file = directory / f"{secrets.token_hex(8)}.json"

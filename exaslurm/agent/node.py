@@ -26,6 +26,7 @@ from exaslurm.agent.link import Link
 from exaslurm.agent.orphans import kill_sessions
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
+from exaslurm.agent.proxies import cell_nodes, no_proxy
 from exaslurm.agent.ray_node import RayNode
 from exaslurm.agent.server import make_app
 from exaslurm.agent.settings import Settings
@@ -93,6 +94,10 @@ class NodeAgent:
         runner, self._facts = await self._serve()
         log.info("%s: serving on %s:%d", self._facts.node, self._facts.address,
                  self._facts.agent_port)  # fmt: skip
+        self._children.common_env = no_proxy(
+            settings.environ,
+            [self._facts.node, self._facts.address, settings.head_host, *cell_nodes(settings)],
+        )
         # What these programs leave beside their results goes with the node's directory.
         scratch = ReplicaDirs.of(settings.node_dir, "agent")
         scratch.make()
@@ -294,14 +299,7 @@ class NodeAgent:
             log=self._settings.gen_dir.replica_log(replica),
             key_file=self._settings.run_dir.internal_key,
             interface=self._where.interface,
-            no_proxy=self._no_proxy(),
         )
-
-    def _no_proxy(self) -> str:
-        environ, settings = self._settings.environ, self._settings
-        given = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
-        own = ("localhost", "127.0.0.1", self._facts.node, self._facts.address, settings.head_host)
-        return ",".join(dict.fromkeys([*filter(None, given.split(",")), *own]))
 
     def _probe_of(self, session: aiohttp.ClientSession, binding: ReplicaBinding) -> EngineProbe:
         url = f"http://{binding.address}:{binding.port}"

@@ -85,8 +85,9 @@ class RayNode:
             assert target is not None
             began = time.monotonic()
             try:
-                child = await self._adopt(target) or await self._start(target)
-                await self._watch(child, target)
+                adopted = self._adopt(target)
+                child = adopted or await self._start(target)
+                await self._watch(child, target, fresh=adopted is None)
             except ExaslurmError as error:
                 cause = str(error)
             except OSError as error:
@@ -112,7 +113,7 @@ class RayNode:
             await self._wake.wait()
         self._wake.clear()
 
-    async def _adopt(self, target: RayTarget) -> Child | None:
+    def _adopt(self, target: RayTarget) -> Child | None:
         child = self._children.get(NAME)
         if child is None or child.exit is not None or self._last_epoch() != target.epoch:
             return None
@@ -157,17 +158,18 @@ class RayNode:
                 )
             await asyncio.sleep(_POLL_S)
 
-    async def _watch(self, child: Child, target: RayTarget) -> None:
-        """Until another target is wanted; AllocationError when ``ray start`` ends."""
+    async def _watch(self, child: Child, target: RayTarget, *, fresh: bool) -> None:
+        """Until another target is wanted; AllocationError when ``ray start`` ends. How long an
+        adopted one took is not known any more."""
         own_port = self._facts.port_base + ports.RAY_NODE_MANAGER
         while self._target == target:
             ended = await self._children.wait_exit(child, _POLL_S)
             if ended is not None and ended.exit is not None:
                 raise AllocationError(await self._why(ended.exit))
             if self.status.state != "up" and await accepts(self._facts.address, own_port):
-                seconds = max(0.0, time.time() - child.started_s)
+                seconds = max(0.0, time.time() - child.started_s) if fresh else None
                 self._set(RayNodeStatus(state="up", epoch=target.epoch, seconds=seconds))
-                log.info("ray: up after %.1f s (epoch %d)", seconds, target.epoch)
+                log.info("ray: up (epoch %d)", target.epoch)
 
     async def _why(self, exit_code: int) -> str:
         try:

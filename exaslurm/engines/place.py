@@ -9,11 +9,9 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
     """``interface`` is the network interface that has the replica's address (None: unknown);
-    ``key_file`` holds the deployment's internal key; ``no_proxy`` is the value for engines'
-    ``no_proxy``."""
+    ``key_file`` holds the deployment's internal key."""
 
     node_dir: Path
     log: Path
     key_file: Path
     interface: str | None
-    no_proxy: str

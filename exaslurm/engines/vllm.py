@@ -80,8 +80,6 @@ def build(
         # A base for the engine's internal ports, not its HTTP port.
         "VLLM_PORT": str(replica.port + 1),
         "PYTHONUNBUFFERED": "1",
-        "no_proxy": place.no_proxy,
-        "NO_PROXY": place.no_proxy,
     }
     if Path(model_path).is_absolute():
         env["HF_HUB_OFFLINE"] = "1"

@@ -63,7 +63,7 @@ class Bench:
             files=IoThread(),
             place=lambda replica: EnginePlace(
                 node_dir=self.init.node_dir, log=self.root / "r.log", key_file=self.root / "key",
-                interface=None, no_proxy="",
+                interface=None,
             ),
             probe=lambda binding: EngineProbe(
                 self.session, f"http://127.0.0.1:{binding.port}", "k", TIMES.probe_timeout_s

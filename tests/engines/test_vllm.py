@@ -61,7 +61,6 @@ def make_plan(*, tensor: int = 1, lora: str | None = None, **engine: Any) -> Pla
 def build(plan: Plan, node_dir: Path = Path("/nowhere"), **binding: Any) -> ExecSpec:
     place = EnginePlace(
         node_dir=node_dir, log=Path("/log"), key_file=Path("/key"), interface="hsn0",
-        no_proxy="localhost",
     )  # fmt: skip
     replica: dict[str, Any] = {
         "id": "c000-r0000", "model": "m", "shard": "base", "node": "n1", "address": "10.0.0.1",
