@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
-import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -66,6 +65,12 @@ def deployment_secrets(lab: Lab, run_dir: str) -> dict[str, str]:
     if len(found) < 2 or any(len(text) < 32 for text in found.values()):
         raise LineFailed(f"these are not the secrets of a deployment: {sorted(found)}")
     return found
+
+
+def made_s(lab: Lab, run_dir: str) -> float:
+    """When the first of the secrets was made; the hosts of a lab share one clock."""
+    times = lab.sh(f"stat -c %Z {run_dir}/keys/*.key {run_dir}/keys/*.token").stdout.split()
+    return min(map(float, times)) - 1.0
 
 
 def hosts(lab: Lab) -> list[str]:
@@ -176,8 +181,3 @@ def loose_files(lab: Lab, run_dir: str) -> list[str]:
     """Files and directories of the run directory that are not its owner's alone."""
     found = lab.sh(f"find {run_dir} -perm /077 ! -type l -printf '%m %P\\n'").stdout
     return found.splitlines()
-
-
-def now_s() -> float:
-    """A time that no file of the deployment is older than (the hosts share this clock)."""
-    return time.time() - 2.0

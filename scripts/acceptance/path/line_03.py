@@ -73,7 +73,6 @@ def run(line: Line) -> None:
 def prove(line: Line, here: Lab, model: str) -> None:
     """The whole life of a deployment, watched. ``model`` is REAL or SIMULATED."""
     spec = SPEC.format(name=NAME, model=model)
-    since_s = disclosure.now_s()
     with ExitStack() as stack:
         watch = stack.enter_context(ArgvWatch())
         # Many sites leave homes open to all: then only what exaslurm does protects.
@@ -82,6 +81,7 @@ def prove(line: Line, here: Lab, model: str) -> None:
         line.cleanups.append(lambda: here.sh(f"chmod {home_mode} ~; rm -f {KEY_FILE}"))
         line.ran("a deployment comes up", here.submit(line, spec, NAME))
         secrets = disclosure.deployment_secrets(here, RUN_DIR)
+        since_s = disclosure.made_s(here, RUN_DIR)
         secrets["client key"] = client_key(line, here)
         make_traces(line, here, secrets)
         decoys = {"decoy": disclosure.new_decoy()}
@@ -185,18 +185,26 @@ def remove_decoys(here: Lab) -> None:
 
 def check_reach(line: Line, here: Lab, since_s: float, watch: ArgvWatch) -> None:
     """That the search reads the places in question: what must be there is found there."""
-    submission = json.loads(here.sh(f"cat {RUN_DIR}/gen/1/submissions/c000.json").stdout)
-    batch_step = f"[{submission['job_id']}.batch]"
-    known = {"job name": submission["job_name"], "path": RUN_DIR, "step": batch_step}
+    status = here.status(NAME)
+    generation = f"{RUN_DIR}/gen/{status['generation']}"
+    submission = json.loads(here.sh(f"cat {generation}/submissions/c000.json").stdout)
+    (cell,) = status["cells"]
+    (head,) = (node["address"] for node in cell["nodes"] if node["node"] == "c1")
+    known = {
+        "job name": submission["job_name"],
+        "path": RUN_DIR,
+        "step": f"StepId={submission['job_id']}.",
+        "address": head,
+    }
     found = disclosure.search(here, known, since_s, watch)
     for what, name, place in (
         ("slurmctld's spool", "job name", "ctl:/var/spool/"),
         ("slurmd's spool", "path", "c1:/var/spool/"),
         ("slurmd's log", "step", "c1:/var/log/"),
-        ("the logs of the run directory", "path", f"login:{RUN_DIR}/gen/1/logs/"),
-        ("Ray's logs", "path", "c1:/tmp/xs-"),
+        ("the logs of the run directory", "address", f"login:{generation}/logs/"),
+        ("Ray's logs", "address", "c1:/tmp/xs-"),
     ):
-        seen = [hit for hit in found.of(name) if hit.where.startswith(place)]
+        seen = [hit for hit in found.of(name) if hit.kind == "file" and hit.where.startswith(place)]
         line.check(f"searched, since it finds what must be there: {what}", bool(seen), len(seen))
     for what, kind in (("argument lists", "argv"), ("Slurm's answers", "slurm")):
         seen = [hit for hit in found.hits if hit.kind == kind]
