@@ -10,7 +10,7 @@ from exaslurm.errors import SiteError
 from exaslurm.site.checks import cross_problems
 from exaslurm.site.model import Site
 from exaslurm.util.checked import check, report
-from exaslurm.util.yaml_lines import Document, nearest, read_document
+from exaslurm.util.yaml_lines import Document, nearest, read_document, read_yaml_file
 
 _SUFFIX = ".yaml"
 _PACKAGED = Path(__file__).resolve().parent.parent / "site_configs"
@@ -86,12 +86,7 @@ def _read(
     environ: Mapping[str, str],
     seen: tuple[Path, ...],
 ) -> Document:
-    try:
-        document = read_document(file.read_text(encoding="utf-8"), str(file))
-    except OSError as error:
-        raise SiteError(f"cannot read {file}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise SiteError(f"{file}: not UTF-8 text (byte {error.start})") from None
+    document = read_document(read_yaml_file(file, SiteError), str(file))
     base = document.data.get("extends") if isinstance(document.data, dict) else None
     if not isinstance(base, str):
         return document

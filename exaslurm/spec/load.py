@@ -7,7 +7,7 @@ from pathlib import Path
 from exaslurm.errors import SpecError
 from exaslurm.spec.model import Spec
 from exaslurm.util.checked import check, report
-from exaslurm.util.yaml_lines import nearest, read_document
+from exaslurm.util.yaml_lines import nearest, read_document, read_yaml_file
 
 
 def load_spec(path: Path, text: str | None = None) -> Spec:
@@ -17,20 +17,17 @@ def load_spec(path: Path, text: str | None = None) -> Spec:
     ``file:line: key: message (got VALUE); did you mean X?``.
     """
     if text is None:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise SpecError(
-                f"cannot read {path}: {reason}", remedy="`exaslurm init` writes an example"
-            ) from None
-        except UnicodeDecodeError as error:
-            raise SpecError(f"{path}: not UTF-8 text (byte {error.start})") from None
+        text = read_spec(path)
     document = read_document(text, str(path))
     spec, problems = check(Spec, document)
     if spec is None:
         raise SpecError(report(problems))
     return spec.in_directory(str(path.absolute().parent))
+
+
+def read_spec(path: Path) -> str:
+    """The text of a spec file; SpecError if it cannot be read, or is no text."""
+    return read_yaml_file(path, SpecError, remedy="exaslurm init > spec.yaml writes an example")
 
 
 def require_shard(spec: Spec, name: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Literal
 
@@ -19,8 +20,10 @@ from exaslurm.util.fields import (
     Flag,
     Name,
     Natural,
+    NodeCount,
     PathText,
     Positive,
+    ReplicaCount,
     Root,
     Section,
     Share,
@@ -86,6 +89,8 @@ def _free_directive(value: str) -> str:
 def _single(value: object) -> object:
     if isinstance(value, dict | list):
         raise bad("must be text, a number, true, false or empty")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise bad("must be a finite number (in quotes it is text)")
     return value
 
 
@@ -176,7 +181,7 @@ class Shard(Section):
     """One served variant of a model, addressed by one name."""
 
     name: Name = Field(description="Clients say MODEL:SHARD; the first shard is MODEL too.")
-    replicas: Count = Field(default=1, description="Engines that serve it, over all cells.")
+    replicas: ReplicaCount = Field(default=1, description="Engines that serve it, over all cells.")
     lora: Text | None = Field(default=None, description="Directory of a LoRA adapter.")
     intents: tuple[Name, ...] = Field(
         default=(), description="Intents routed to this shard.", json_schema_extra=_NOT_YET
@@ -248,12 +253,12 @@ class Workers(Section):
     kind: Name | None = Field(
         default=None, description="Node kind of the site. Default: the site's."
     )
-    nodes: Count = Field(default=1, description="Nodes of this kind, over all cells.")
-    nodes_per_cell: Count | None = Field(
+    nodes: NodeCount = Field(default=1, description="Nodes of this kind, over all cells.")
+    nodes_per_cell: NodeCount | None = Field(
         default=None,
         description="At most so many in one cell. Default: the site's, else all of them.",
     )
-    min_nodes: Count | None = Field(
+    min_nodes: NodeCount | None = Field(
         default=None,
         description="A cell serves with its share of so many nodes. Default: all of them.",
     )
@@ -376,7 +381,9 @@ class Spec(Root):
         description="Nodes for replicas: one mapping, or a list of them.",
     )
     head: Head = Field(default=Head(), description="The node that leads a cell.")
-    models: tuple[Model, ...] = Field(min_length=1, description="What is served.")
+    models: Annotated[tuple[Model, ...], AfterValidator(_distinct_models)] = Field(
+        min_length=1, description="What is served."
+    )
     ray: Flag | None = Field(
         default=None, description="Bring up a Ray cluster in each cell. Default: the site's."
     )
@@ -387,11 +394,6 @@ class Spec(Root):
     slurm: SlurmOptions = Field(
         default=SlurmOptions(), description="What is added to or left out of the batch scripts."
     )
-
-    @model_validator(mode="after")
-    def _names(self) -> Spec:
-        _distinct_models(self.models)
-        return self
 
     _directory: str = "/"
 

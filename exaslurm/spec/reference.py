@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from exaslurm.util.fields import MOST
+
 Schema = Mapping[str, Any]
 
 SPEC_PAGE = """
@@ -151,9 +153,10 @@ def _plural(kind: str) -> str:
 
 def _number(value: Schema) -> str:
     name = "whole number" if value["type"] == "integer" else "number"
-    if "minimum" in value and "maximum" in value:
+    # The largest numbers that are taken at all tell a reader nothing.
+    if "minimum" in value and value.get("maximum", MOST) < MOST:
         return f"{name}, {value['minimum']} to {value['maximum']}"
-    if "minimum" in value:
+    if value.get("minimum", -MOST) > -MOST:
         return f"{name}, {value['minimum']} or more"
     return f"{name} above {value['exclusiveMinimum']}" if "exclusiveMinimum" in value else name
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from exaslurm.util.fields import Root, file_path
-from exaslurm.util.yaml_lines import Document, Path, Problem, nearest
+from exaslurm.util.yaml_lines import Document, Path, Problem, key_text, nearest
 
 R = TypeVar("R", bound=Root)
 
@@ -47,10 +47,12 @@ def check(kind: type[R], document: Document) -> tuple[R | None, list[Problem]]:
     try:
         model = kind.model_validate(document.data)
     except ValidationError as error:
+        # A value that could not be read stands as null; that it is null is no second problem.
+        unread = {problem.key for problem in problems if problem.key}
         seen: set[Path] = set()
         for details in error.errors(include_url=False):
             path = _written(document, details)
-            if path not in seen and not _echo(details):
+            if path not in seen and key_text(path) not in unread and not _echo(details):
                 seen.add(path)
                 problems.append(document.problem(path, _message(kind, path, details)))
         return None, sorted(problems, key=_by_line)
@@ -104,8 +106,16 @@ def _message(kind: type[BaseModel], path: Path, details: ErrorDetails) -> str:
     else:
         known = _MESSAGES.get(type_)
         message = known.format_map(context) if known else details["msg"]
-    got = "" if type_ == "missing" else f" (got {shown(details['input'])})"
-    return message + got + hint
+    return message + _got(details) + hint
+
+
+def _got(details: ErrorDetails) -> str:
+    """What was found. A rule about a long list or mapping says itself what it minds."""
+    given = details["input"]
+    long = isinstance(given, dict | list | tuple) and shown(given).endswith("...")
+    if details["type"] == "missing" or (long and details["type"] == "exaslurm"):
+        return ""
+    return f" (got {shown(given)})"
 
 
 def shown(value: Any, limit: int = 60) -> str:

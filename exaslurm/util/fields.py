@@ -167,10 +167,17 @@ PathText = Annotated[
     str, AfterValidator(_plain), AfterValidator(_path), WithJsonSchema({"type": "string"})
 ]
 
-Count = Annotated[int, Strict(), Field(ge=1)]
-Natural = Annotated[int, Strict(), Field(ge=0)]
-Whole = Annotated[int, Strict()]
-Positive = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+# No cluster has more of anything: a slip of the finger is told at its line, not found by Slurm, or
+# by a planner that counts to it.
+MOST = 1_000_000_000
+MOST_NODES = 100_000
+MOST_REPLICAS = 1_000_000
+Count = Annotated[int, Strict(), Field(ge=1, le=MOST)]
+NodeCount = Annotated[int, Strict(), Field(ge=1, le=MOST_NODES)]
+ReplicaCount = Annotated[int, Strict(), Field(ge=1, le=MOST_REPLICAS)]
+Natural = Annotated[int, Strict(), Field(ge=0, le=MOST)]
+Whole = Annotated[int, Strict(), Field(ge=-MOST, le=MOST)]
+Positive = Annotated[float, Strict(), Field(gt=0, le=MOST, allow_inf_nan=False)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False)]
 Flag = Annotated[bool, BeforeValidator(_flag), Strict()]
 PortNumber = Annotated[int, Strict(), Field(ge=1, le=65535)]

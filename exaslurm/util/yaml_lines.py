@@ -9,6 +9,7 @@ a key that stands twice in one mapping is an error.
 from __future__ import annotations
 
 import difflib
+import pathlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,10 +17,14 @@ from typing import Any
 
 import yaml
 
+from exaslurm.errors import UserError
+
 Path = tuple[str | int, ...]
 
 # Aliases let a few lines stand for a huge document; ours are small.
 MAX_VALUES = 100_000
+# More is some other file; the parser would be at it for minutes.
+MAX_BYTES = 1024 * 1024
 
 _SCALARS: tuple[tuple[str, str], ...] = (
     ("null", r"(?:~|null|Null|NULL|)"),
@@ -148,6 +153,23 @@ for _name, _pattern in _SCALARS:
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern + r"\Z"), None)
 
 
+def read_yaml_file(path: pathlib.Path, error: type[UserError], *, remedy: str | None = None) -> str:
+    """The text of a spec or site file; raises ``error`` if it cannot be one."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as reason:  # ValueError: a NUL in the name
+        said = getattr(reason, "strerror", None) or str(reason)
+        raise error(f"cannot read {path}: {said}", remedy=remedy) from None
+    if len(raw) > MAX_BYTES:
+        raise error(f"{path}: larger than {MAX_BYTES // 1024} KiB, which no such file is")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as reason:
+        line = raw.count(b"\n", 0, reason.start) + 1
+        raise error(f"{path}:{line}: not UTF-8 text (byte {reason.start})") from None
+
+
 def read_document(text: str, name: str) -> Document:
     """Parse one YAML document; what is wrong with it is in ``problems``."""
     document = Document(name)
@@ -168,7 +190,11 @@ def read_document(text: str, name: str) -> Document:
         document.problems.append(Problem(name, "", "the file is empty"))
         return document
     document.places[()] = (name, root.start_mark.line + 1)
-    document.data = _Builder(document).build(root, ())
+    builder = _Builder(document)
+    document.data = builder.build(root, ())
+    if builder.left < 0:
+        document.data = None  # half a document: what else is wrong with it would be noise
+        return document
     if not isinstance(document.data, dict) and not document.problems:
         document.problems.append(document.problem((), "expected a mapping (key: value)"))
     return document
@@ -248,7 +274,7 @@ class _Builder:
                 if not isinstance(source, yaml.MappingNode):
                     self._report(path, source, "<< needs a mapping")
                     continue
-                for key, value in self.build(source, (*path, "<<")).items():
+                for key, value in (self.build(source, (*path, "<<")) or {}).items():
                     if key not in data:
                         data[key] = value
                         self._copy_places((*path, "<<", key), (*path, key))

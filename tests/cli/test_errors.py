@@ -60,7 +60,7 @@ def test_every_problem_of_a_spec_is_listed(exaslurm: Run, tmp_path: Path) -> Non
 
 
 def test_no_such_spec(exaslurm: Run, tmp_path: Path) -> None:
-    one_error(exaslurm("submit", tmp_path / "no.yaml"), 2, "no spec file", "exaslurm init")
+    one_error(exaslurm("submit", tmp_path / "no.yaml"), 2, "cannot read", "exaslurm init")
 
 
 def test_unknown_site(exaslurm: Run, tmp_path: Path) -> None:

