@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from exaslurm.core.codec import content_hash
+from exaslurm.core.codec import content_hash, from_jsonable, to_jsonable
 
 PLAN_SCHEMA: Literal["exaslurm/plan/1"] = "exaslurm/plan/1"
 
@@ -203,8 +203,14 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     def sealed(self) -> Plan:
-        """The same plan with ``hash`` set."""
-        bare = dataclasses.replace(self, hash="")
+        """The same plan with ``hash`` set.
+
+        It goes through its own JSON first: an ``int`` given for a ``float`` would come back from
+        ``plan.json`` as another text, and with another hash.
+        """
+        bare = from_jsonable(
+            Plan, to_jsonable(dataclasses.replace(self, hash="")), where="the plan"
+        )
         return dataclasses.replace(bare, hash=content_hash(bare))
 
     def is_sealed(self) -> bool:
