@@ -1,0 +1,57 @@
+"""Where the run directory is, and what it is called."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from exaslurm.errors import DeploymentError
+from exaslurm.rundir import GenerationDir, RunDir, state_root
+
+
+def test_the_users_choice_wins_then_the_sites_then_xdg() -> None:
+    everything = {"EXASLURM_HOME": "/e", "XDG_STATE_HOME": "/x", "HOME": "/h"}
+    assert state_root(everything, "/s") == Path("/e/exaslurm")
+    del everything["EXASLURM_HOME"]
+    assert state_root(everything, "/s") == Path("/s/exaslurm")
+    assert state_root(everything, None) == Path("/x/exaslurm")
+    assert state_root({"HOME": "/h"}, None) == Path("/h/.local/state/exaslurm")
+
+
+def test_an_unknown_deployment_lists_the_known(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError) as raised:
+        RunDir.of(tmp_path / "none", "a").require()
+    assert "there are none" in str(raised.value.remedy)
+    RunDir.of(tmp_path, "b").make()
+    RunDir.of(tmp_path, "a").make()
+    with pytest.raises(DeploymentError, match="no deployment 'c'") as raised:
+        RunDir.of(tmp_path, "c").require()
+    assert raised.value.remedy == "known deployments: a, b"
+    assert RunDir.of(tmp_path, "a").require().deployment == "a"
+
+
+def test_generations_count_up(tmp_path: Path) -> None:
+    run_dir = RunDir.of(tmp_path, "a")
+    assert run_dir.generations() == []
+    assert run_dir.latest() is None
+    for number in (1, 2, 10):
+        run_dir.generation(number).make(("c000",))
+    (run_dir.path / "gen" / "notes").mkdir()
+    assert run_dir.generations() == [1, 2, 10]
+    latest = run_dir.latest()
+    assert latest is not None
+    assert latest.number == 10
+
+
+def test_every_directory_is_private(tmp_path: Path) -> None:
+    run_dir = RunDir.of(tmp_path / "state", "a")
+    run_dir.make()
+    run_dir.generation(1).make(("c000", "c001"))
+    for path in [run_dir.path, *run_dir.path.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+
+
+def test_a_rendered_directory_has_no_number(tmp_path: Path) -> None:
+    assert GenerationDir(tmp_path / "by-hand").number == 0
