@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from acceptance import traces
-from acceptance.lab import lab, until
+from acceptance.lab import Lab, lab, until
 from acceptance.runner import Line
 
 TITLE = "stop leaves no job, process, socket, mount or temporary file behind"
@@ -26,7 +26,11 @@ models:
 
 
 def run(line: Line) -> None:
-    here = lab(line)
+    stops_clean(line, lab(line))
+
+
+def stops_clean(line: Line, here: Lab) -> None:
+    """Bring a deployment up and down; whatever is new on any host afterwards is left behind."""
     before = traces.look(here)
     line.ran("a deployment of real and simulated engines", here.submit(line, SPEC, "traces"))
     up = traces.look(here).since(before)

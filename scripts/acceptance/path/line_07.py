@@ -1,0 +1,43 @@
+"""The same on the other Slurm, and without heterogeneous jobs on both."""
+
+from __future__ import annotations
+
+from acceptance.demo import run_demo
+from acceptance.lab import lab
+from acceptance.path.line_06 import stops_clean
+from acceptance.runner import Line
+
+TITLE = "demo (second run) and stop on Slurm 24.11, and with hetjobs: false on both"
+
+WITHOUT = """\
+schema: exaslurm/site/v1
+name: lab
+extends: lab
+slurm: {hetjobs: false}
+"""
+SITE = ".config/exaslurm/sites/lab.yaml"
+
+
+def run(line: Line) -> None:
+    for slurm, name in (("22.05", "lab"), ("24.11", "accept-2411")):
+        for hetjobs in (True, False):
+            if (slurm, hetjobs) != ("22.05", True):  # that is lines 1 and 6
+                variant(line, slurm, name, hetjobs)
+
+
+def variant(line: Line, slurm: str, name: str, hetjobs: bool) -> None:
+    line.note(f"--- Slurm {slurm}, hetjobs: {str(hetjobs).lower()}")
+    here = lab(line, name=name, slurm=slurm)
+    version = here.sh("sinfo --version").stdout.strip()
+    line.check("Slurm", f" {slurm}." in version, version)
+    here.exaslurm("stop", "hello", timeout_s=240)
+    options = ["--name", name, "--slurm", slurm] + ([] if hetjobs else ["--no-hetjobs"])
+    run_demo(line, *options)
+    layout = here.status("hello")["layout"]
+    line.check("layout", layout == ("het" if hetjobs else "single"), layout)
+    line.ran("stop", here.exaslurm("stop", "hello", timeout_s=240))
+    if not hetjobs:
+        here.write(SITE, WITHOUT)
+        line.cleanups.append(lambda: here.sh(f"rm -f {SITE}"))
+    stops_clean(line, here)
+    here.sh(f"rm -f {SITE}")
