@@ -76,17 +76,20 @@ class Children:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def keep_fresh(self, lost_s: float) -> None:
-        """Refresh for ever; raises InitGoneError if init is silent for ``lost_s``."""
-        loop = asyncio.get_running_loop()
-        seen = loop.time()
+    async def keep_fresh(self) -> None:
+        """Refresh for ever; raises InitGoneError if init has died. One that is alive and slow (a
+        node out of memory) is waited for."""
+        silent = False
         while True:
             try:
                 await self.refresh()
-                seen = loop.time()
-            except InitGoneError:
-                if loop.time() - seen > lost_s or os.getppid() != self.init_pid:
+                silent = False
+            except InitGoneError as error:
+                if os.getppid() != self.init_pid:
                     raise
+                if not silent:
+                    log.error("%s: trying again", error)
+                silent = True
             await asyncio.sleep(_POLL_S)
 
     async def spawn(self, name: str, spec: ExecSpec) -> Child:

@@ -19,6 +19,8 @@ _PREFIX = re.compile(
 )
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Failure)\b:?\s*\S")
 _ARGPARSE = re.compile(r"^[\w .\-/]+: error: (.+)$")
+# The line after "ValidationError: 1 validation error for ModelConfig", which says what it is.
+_PYDANTIC = re.compile(r"^(?:Value error, |Assertion failed, )?(.+?) \[type=\w+, input_value=")
 _OURS = re.compile(r"^exaslurm: ")
 # What processes say because another one has failed: true, and no cause.
 _ECHOES = re.compile(
@@ -27,6 +29,10 @@ _ECHOES = re.compile(
     r"cannot schedule new futures after shutdown"
 )
 _HINTS = (
+    (
+        re.compile(r"Repo id must be in the form .*: '/|No such file or directory: '.*config.json"),
+        "there is no model in that directory",
+    ),
     (
         re.compile(r"Address already in use|EADDRINUSE|Errno 98"),
         "the port is in use by another program",
@@ -53,8 +59,11 @@ def last_error(lines: Iterable[str]) -> str | None:
     for line in lines:
         bare = _PREFIX.sub("", _ANSI.sub("", line)).strip()
         argparse_error = _ARGPARSE.match(bare)
+        pydantic_error = _PYDANTIC.match(bare)
         if argparse_error:
             found = argparse_error.group(1)
+        elif pydantic_error:
+            found = pydantic_error.group(1)
         elif (_EXCEPTION.match(bare) or _OURS.match(bare)) and not _ECHOES.search(bare):
             found = bare.removeprefix("exaslurm: ")
     return found[:_MAX_LENGTH] if found else None

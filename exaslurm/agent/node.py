@@ -47,7 +47,6 @@ from exaslurm.util.iothread import IoThread
 
 log = logging.getLogger(__name__)
 
-_INIT_LOST_S = 10.0
 # What is left of init's grace for Ray, the controller and the end of processes.
 _END_S = 6.0
 
@@ -129,7 +128,7 @@ class NodeAgent:
         self._recall()
         link = Link(session, settings.controller_url, self._key, self._report, self._accept)
         duties: list[Coroutine[Any, Any, None]] = [
-            self._children.keep_fresh(_INIT_LOST_S),
+            self._children.keep_fresh(),
             self._engines.run(),
             link.run(self._changed, settings.times.report_s, plan.timeouts.nodes_s),
             self._told_to_end(),
@@ -281,7 +280,7 @@ class NodeAgent:
     def _apply(self, desired: DesiredState) -> None:
         if desired.stop:
             self._ending.set()
-        else:
+        elif not self._ending.is_set():
             self._engines.want(desired.engines)
             self._ray.want(desired.ray)
 

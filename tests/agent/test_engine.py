@@ -101,7 +101,7 @@ async def bench() -> AsyncIterator[Bench]:
         async with aiohttp.ClientSession() as session:
             bench = Bench(init, session)
             await bench.children.refresh()
-            fresh = asyncio.create_task(bench.children.keep_fresh(5.0))
+            fresh = asyncio.create_task(bench.children.keep_fresh())
             yield bench
             if bench.engine is not None:
                 await bench.engine.stop(0.2)

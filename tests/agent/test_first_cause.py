@@ -20,12 +20,36 @@ CORE_FAILED = """\
 """
 
 
+BAD_OPTION = """\
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, User-specified max_model_len (9) is greater than the derived one \
+[type=value_error, input_value=ArgsKwargs((), {}), input_type=ArgsKwargs]
+    For further information visit https://errors.pydantic.dev/2.14/v/value_error
+"""
+NO_MODEL = """\
+    raise HFValidationError(
+huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or \
+'namespace/repo_name': '/no/model'. Use `repo_type` argument if needed.
+"""
+
+
 def cause(exit_code: int, log: str, *, oom_killed: bool = False) -> str:
     return cause_of_end(exit_code, log, oom_killed=oom_killed, log_name="/logs/r.log")
 
 
 def test_the_echo_is_not_the_cause() -> None:
     assert cause(1, CORE_FAILED) == "ValueError: rope_scaling is unknown"
+
+
+def test_what_pydantic_found_is_said() -> None:
+    assert (
+        cause(1, BAD_OPTION) == "User-specified max_model_len (9) is greater than the derived one"
+    )
+
+
+def test_a_missing_model_is_called_that() -> None:
+    assert cause(1, NO_MODEL).startswith("there is no model in that directory (huggingface_hub.")
+    assert "'/no/model'" in cause(1, NO_MODEL)
 
 
 def test_only_the_last_start_counts() -> None:
@@ -41,7 +65,6 @@ def test_only_the_last_start_counts() -> None:
          "the port is in use by another program (OSError: [Errno 98] Address already in use)"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
          "out of memory (torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"),
-        ("huggingface_hub.errors.HFValidationError: Repo id must be", None),
         ("exaslurm: cannot run on CPUs [99]", "cannot run on CPUs [99]"),
         ("exa1: error: no such thing", "no such thing"),
     ],

@@ -119,7 +119,7 @@ async def make_bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[
         def make(*, head: bool) -> Bench:
             bench = Bench(init, head=head)
             benches.append(bench)
-            tasks.append(asyncio.create_task(bench.children.keep_fresh(5.0)))
+            tasks.append(asyncio.create_task(bench.children.keep_fresh()))
             return bench
 
         yield make
