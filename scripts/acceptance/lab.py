@@ -103,12 +103,21 @@ class Lab:
         return self.exaslurm(*words, timeout_s=1200)
 
 
-def lab(line: Line, *, name: str | None = None, profile: str = "wide", slurm: str = "22.05") -> Lab:
-    """Bring the lab up (or find it up) with this clone's exaslurm on its nodes."""
+def lab(line: Line, *, profile: str = "wide", slurm: str = "22.05") -> Lab:
+    """Bring the lab up (or find it up) with this clone's exaslurm on its nodes.
+
+    Its name is $EXASLURM_LAB or ``lab``; of other profiles and versions, with these behind it.
+    """
     if os.geteuid() != 0:
         raise LineFailed("the lab needs root")
     env = _output([str(ROOT / "scripts/env")])
-    chosen = name or os.environ.get("EXASLURM_LAB", "lab")
+    chosen = "-".join(
+        [
+            os.environ.get("EXASLURM_LAB") or "lab",
+            *([profile] if profile != "wide" else []),
+            *([slurm.replace(".", "")] if slurm != "22.05" else []),
+        ]
+    )
     _output(
         [
             *(str(ROOT / "scripts/lab"), "up", "--name", chosen, "--nodes", "4", "--install"),

@@ -1,8 +1,10 @@
 """Plain chat requests at a fixed concurrency; prints how they ended as JSON.
 
-Argument: {"base_url", "key_file", "model", "requests", "concurrency", "max_tokens", "tell"}.
-``tell`` is a file that is made when a tenth of the requests is done. A request fails "not begun"
-if no byte of its answer came, "begun" if some did.
+Argument: {"base_url", "key_file", "model", "requests", "concurrency", "max_tokens", "started",
+"tell", "until", "pause_s"}. ``started`` is a file that is made when a request is done, ``tell``
+one when a tenth of them is. With ``until``, a file that somebody makes, requests go on until then,
+``requests`` at the most. Each worker pauses ``pause_s`` after a request. A request fails "not
+begun" if no byte of its answer came, "begun" if some did.
 """
 
 import asyncio
@@ -45,9 +47,15 @@ async def main(given: dict, key: str) -> None:
         ended["begun" if begun else "not_begun"] += 1
         ended["samples"] = [*ended["samples"], note][:5]
 
+    def over() -> bool:
+        return bool(given.get("until")) and Path(given["until"]).exists()
+
     async def worker(session: aiohttp.ClientSession) -> None:
-        while todo:
+        while todo and not over():
             await one(session, todo.pop())
+            await asyncio.sleep(given.get("pause_s", 0))
+            if given.get("started"):
+                Path(given["started"]).touch()  # noqa: ASYNC240 (a local file)
             if given.get("tell") and len(todo) < 0.9 * given["requests"]:
                 Path(given["tell"]).touch()  # noqa: ASYNC240 (a local file, once or twice)
 

@@ -19,19 +19,19 @@ SITE = ".config/exaslurm/sites/lab.yaml"
 
 
 def run(line: Line) -> None:
-    for slurm, name in (("22.05", "lab"), ("24.11", "accept-2411")):
+    for slurm in ("22.05", "24.11"):
         for hetjobs in (True, False):
             if (slurm, hetjobs) != ("22.05", True):  # that is lines 1 and 6
-                variant(line, slurm, name, hetjobs)
+                variant(line, slurm, hetjobs)
 
 
-def variant(line: Line, slurm: str, name: str, hetjobs: bool) -> None:
+def variant(line: Line, slurm: str, hetjobs: bool) -> None:
     line.note(f"--- Slurm {slurm}, hetjobs: {str(hetjobs).lower()}")
-    here = lab(line, name=name, slurm=slurm)
+    here = lab(line, slurm=slurm)
     version = here.sh("sinfo --version").stdout.strip()
     line.check("Slurm", f" {slurm}." in version, version)
     here.exaslurm("stop", "hello", timeout_s=240)
-    options = ["--name", name, "--slurm", slurm] + ([] if hetjobs else ["--no-hetjobs"])
+    options = ["--name", here.name, "--slurm", slurm] + ([] if hetjobs else ["--no-hetjobs"])
     run_demo(line, *options)
     layout = here.status("hello")["layout"]
     line.check("layout", layout == ("het" if hetjobs else "single"), layout)
