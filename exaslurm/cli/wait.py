@@ -16,6 +16,8 @@ from exaslurm.core.cell import ReplicaState, ReplicaStatus
 from exaslurm.status.model import CellStatus, DeploymentStatus
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from exaslurm.rundir import RunDir
 
 _WORDS: dict[ReplicaState, str] = {
@@ -91,14 +93,14 @@ class PlainDisplay(AbstractContextManager["PlainDisplay"]):
 class LiveDisplay(AbstractContextManager["LiveDisplay"]):
     """A table that is redrawn in place (rich): one line a cell, then one a replica."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._begin = time.monotonic()
         self._status: DeploymentStatus | None = None
         self._live = Live(
-            console=Console(stderr=True),
+            console=console or Console(stderr=True),
             get_renderable=self._draw,
             refresh_per_second=4,
             transient=False,
