@@ -35,7 +35,7 @@ def floats(facts: NodeFacts) -> str | None:
     if facts.cpus_granted is None:
         return "no scheduler hands out its cores"
     if facts.cpus_granted > seen:
-        return f"Slurm granted {facts.cpus_granted} CPUs, {seen} are there"
+        return f"Slurm granted {facts.cpus_granted} CPUs, the step may run on {seen}"
     if facts.cpus_granted < seen:
         return f"Slurm granted {facts.cpus_granted} of {seen} CPUs without saying which"
     return None

@@ -200,8 +200,8 @@ class _Submit:
                 raise DeploymentError(
                     f"deployment {name!r} runs with another spec (generation "
                     f"{each.generation.number})",
-                    remedy=f"'exaslurm rollout' changes it without a gap; 'exaslurm stop {name}'"
-                    " ends it; another 'deployment:' name runs beside it",
+                    remedy=f"'exaslurm stop {name}' ends it; another 'deployment:' name runs beside"
+                    " it; a change without a gap ('rollout') is not in this version",
                 )
         newest = running[-1]
         for cell in newest.cells("unknown"):

@@ -153,7 +153,7 @@ def test_hcas_that_are_down_or_slow_are_not_used(model: Make, plan_of: Make, nod
 @pytest.mark.parametrize(
     ("cpus", "granted", "reason"),
     [
-        ((3,), 4, "Slurm granted 4 CPUs, 1 are there"),
+        ((3,), 4, "Slurm granted 4 CPUs, the step may run on 1"),
         (tuple(range(16)), 4, "Slurm granted 4 of 16 CPUs without saying which"),
     ],
 )
