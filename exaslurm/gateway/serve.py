@@ -24,6 +24,7 @@ from exaslurm.keys.secrets import read_secret
 from exaslurm.registry.follow import RegistryFollower
 from exaslurm.router.app import build_app
 from exaslurm.router.config import RouterConfig
+from exaslurm.router.protocol import RouterProtocol
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import read_text
 from exaslurm.util.iothread import IoThread
@@ -114,7 +115,7 @@ class _Process:
             uvicorn.Config(
                 self._app,
                 loop="none",
-                http="httptools",
+                http=RouterProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -22,6 +22,7 @@ from exaslurm.router.table import Group, Table
 log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499
+_SHOWN_CHARS = 200
 
 
 class ClientGone(Exception):
@@ -129,8 +130,9 @@ class Proxy:
             raise RequestError(
                 400, f"the field 'model' is missing; served here: {known}", param="model"
             )
+        shown = model if len(model) <= _SHOWN_CHARS else f"{model[:_SHOWN_CHARS]}..."
         raise RequestError(
-            404, f"the model {model!r} does not exist; served here: {known}", param="model"
+            404, f"the model {shown!r} does not exist; served here: {known}", param="model"
         )
 
 

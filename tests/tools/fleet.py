@@ -25,10 +25,11 @@ from exaslurm.keys.clients import ClientKeys, add_key
 from exaslurm.registry.replica import Replica, StaticSource
 from exaslurm.router.app import build_app
 from exaslurm.router.config import RouterConfig
+from exaslurm.router.protocol import RouterProtocol
 from exaslurm.rundir import RunDir
 
 INNER = "internal-key-of-the-tests"
-_START_S = 15.0
+_START_S = 60.0
 
 
 def wait_for(what: Callable[[], Any], *, timeout_s: float = 10.0, every_s: float = 0.01) -> Any:
@@ -133,7 +134,7 @@ class Router:
             uvicorn.Config(
                 app,
                 port=0,
-                http="httptools",
+                http=RouterProtocol,
                 ws="none",
                 lifespan="on",
                 log_level="warning",

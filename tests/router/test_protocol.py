@@ -1,0 +1,142 @@
+"""What a server meets on an open port: half requests, endless ones, other protocols, noise."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+
+import httpx
+import pytest
+
+from exaslurm.router import protocol
+from tests.tools.fleet import Router
+
+BODY = json.dumps(
+    {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+).encode()
+
+
+def talk(router: Router, *parts: bytes, timeout_s: float = 10.0) -> bytes:
+    """Send parts, and read until the router closes the connection."""
+    with socket.create_connection(("127.0.0.1", router.port), timeout=timeout_s) as sock:
+        for part in parts:
+            sock.sendall(part)
+        answer = b""
+        while chunk := sock.recv(65536):
+            answer += chunk
+        return answer
+
+
+def head(router: Router, *fields: str) -> bytes:
+    lines = [
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {router.key}",
+        "Content-Type: application/json",
+        *fields,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+def message_of(answer: bytes) -> str:
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert error["code"] == status_of(answer)
+    return str(error["message"])
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one packet", "two packets"])
+@pytest.mark.parametrize(
+    "wish",
+    [
+        ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__"),
+        ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x"),
+    ],
+    ids=["h2c", "websocket"],
+)
+def test_a_wish_for_another_protocol_does_not_cost_the_body(
+    router: Router, wish: tuple[str, ...], together: bool
+) -> None:
+    first = head(router, *wish, f"Content-Length: {len(BODY)}") + BODY
+    last = head(router, "Connection: close", f"Content-Length: {len(BODY)}") + BODY
+    parts = [first + last] if together else [first[:-5], first[-5:] + last]
+    answer = talk(router, *parts)
+    assert answer.count(b"HTTP/1.1 200 OK") == 2, answer
+
+
+def test_a_wish_for_another_protocol_with_a_body_in_chunks(router: Router) -> None:
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    wish = ("Connection: Upgrade", "Upgrade: h2c", "Transfer-Encoding: chunked")
+    last = head(router, "Connection: close", f"Content-Length: {len(BODY)}") + BODY
+    assert talk(router, head(router, *wish) + chunks + last).count(b"HTTP/1.1 200 OK") == 2
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"hello\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nX: a\x01b\r\n\r\n",
+    ],
+    ids=range(8),
+)
+def test_noise_is_refused_in_openai_form(router: Router, raw: bytes) -> None:
+    answer = talk(router, raw)
+    assert status_of(answer) == 400
+    assert message_of(answer) == "this is not a valid HTTP request"
+
+
+def test_a_head_without_end_is_cut_off(router: Router) -> None:
+    endless = b"GET /health HTTP/1.1\r\nX-Long: " + b"a" * (2 * protocol.MAX_HEAD_BYTES)
+    started_s = time.monotonic()
+    with socket.create_connection(("127.0.0.1", router.port), timeout=10) as sock:
+        sock.settimeout(10)
+        answer = b""
+        # What is still on its way when the router closes makes the kernel reset the connection.
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(endless)
+        with contextlib.suppress(ConnectionError):
+            while chunk := sock.recv(65536):
+                answer += chunk
+    assert answer == b"" or status_of(answer) == 431
+    assert time.monotonic() - started_s < protocol.HEAD_TIMEOUT_S / 2
+    assert router.http.get("/health").status_code == 200
+
+
+def test_a_head_that_does_not_get_ready_is_not_waited_for(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.2)
+    answer = talk(router, b"GET /health HTTP/1.1\r\nX-Half:")
+    assert status_of(answer) == 408
+    assert talk(router) == b"", "nothing was asked, so nothing is answered"
+    # A second request on a connection is watched as the first one is.
+    answer = talk(router, b"GET /health HTTP/1.1\r\n\r\n" + b"GET /health")
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"HTTP/1.1 408" in answer
+
+
+def test_idle_clients_and_long_bodies_are_left_alone(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.1)
+    with httpx.Client(base_url=router.url, verify=False, trust_env=False, timeout=10) as client:
+        assert client.get("/health").status_code == 200
+        time.sleep(0.3)
+        assert client.get("/health").status_code == 200
+    slow = head(router, "Connection: close", f"Content-Length: {len(BODY)}")
+    with socket.create_connection(("127.0.0.1", router.port), timeout=10) as sock:
+        sock.sendall(slow + BODY[:10])
+        time.sleep(0.3)
+        sock.sendall(BODY[10:])
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
