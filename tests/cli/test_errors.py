@@ -216,4 +216,4 @@ def test_submit_again_attaches_and_a_changed_spec_is_refused(at: Run, tmp_path: 
     same = spec(tmp_path, name="served", site="local")
     assert json.loads(at("submit", same, "--json").out)["attached"] is True
     changed = spec(tmp_path, name="served", site="local", more="    max_replicas_per_node: 3\n")
-    one_error(at("submit", changed), 2, "runs with another spec", "exaslurm rollout")
+    one_error(at("submit", changed), 2, "runs with another spec", "rollout")
