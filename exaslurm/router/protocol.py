@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import http
-from typing import Any
+from typing import Any, cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from exaslurm.router.errors import error_body
 
@@ -110,7 +110,8 @@ class RouterProtocol(HttpToolsProtocol):
         self._watch_head()
         if self.transport.is_closing():
             return
-        if self.cycle is not None and not self.cycle.response_complete:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is not None and not cycle.response_complete:
             self.transport.close()  # in the middle of another answer there is no place for this
             return
         body = error_body(status, message)
