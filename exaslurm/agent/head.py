@@ -33,6 +33,7 @@ class HeadDuty:
         self._facts = facts
         self._children = children
         self._served = settings.node_dir / "controller.served"
+        self._has_served = False
 
     async def run(self) -> None:
         """For ever; raises PortsTakenError if the controller ends with 75 before it ever served."""
@@ -60,8 +61,10 @@ class HeadDuty:
 
     def has_served(self) -> None:
         """Called when the controller answered: from now on its port is ours."""
-        with contextlib.suppress(OSError):
-            self._served.touch(mode=0o600)
+        if not self._has_served:
+            self._has_served = True
+            with contextlib.suppress(OSError):
+                self._served.touch(mode=0o600)
 
     async def stop(self) -> None:
         """SIGTERM and time to tell the other nodes; call it when ``run`` is cancelled."""
