@@ -93,10 +93,10 @@ class Deployment:
         return wait_ready(self._collector(), timeout_s=timeout_s)
 
     def add_key(self, name: str, *, expires_s: float | None = None) -> str:
-        """Make a client key: the only time that it is seen."""
-        from exaslurm.keys.clients import add_key
+        """Make a client key, which works at once: the only time that it is seen."""
+        from exaslurm.api.keys import make_key
 
-        return add_key(self._run_dir, name, expires_s=expires_s)
+        return make_key(self._run_dir, name, expires_s=expires_s)
 
     def stop(self, *, timeout_s: float = 120.0) -> None:
         """Stop it and wait until its jobs have ended."""

@@ -19,19 +19,33 @@ def find_endpoint(run_dir: RunDir) -> list[RouterAddress]:
 
     NotReadyError if there is none.
     """
-    here = socket.gethostname()
-    live = [
-        replace(router, url=router.url.rstrip("/"))
-        for router in read_routers(run_dir)
-        if router.host != here or is_alive(router.pid, router.start_ticks)
-    ]
+    live = _listed(run_dir)
     if not live:
         raise NotReadyError(
             f"no router serves {run_dir.deployment} now",
             remedy=f"exaslurm gateway {run_dir.deployment} starts one; "
             f"exaslurm logs {run_dir.deployment} --router shows what the last one said",
         )
+    here = socket.gethostname()
     return sorted(live, key=lambda router: (router.host != here, -router.started_s))
+
+
+def routers_in_reach(run_dir: RunDir) -> list[RouterAddress]:
+    """Those routers that this host can ask: its own, and others that listen for all."""
+    here = socket.gethostname()
+    return [
+        router for router in _listed(run_dir) if router.host == here or not is_loopback(router.url)
+    ]
+
+
+def _listed(run_dir: RunDir) -> list[RouterAddress]:
+    """Routers in endpoint.json whose process is alive as far as this host can tell."""
+    here = socket.gethostname()
+    return [
+        replace(router, url=router.url.rstrip("/"))
+        for router in read_routers(run_dir)
+        if router.host != here or is_alive(router.pid, router.start_ticks)
+    ]
 
 
 def ssh_line(router: RouterAddress) -> str | None:

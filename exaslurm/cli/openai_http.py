@@ -7,7 +7,6 @@ import http.client
 import json
 import secrets
 import ssl
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +22,10 @@ KEY_LIFE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ChatClient:
-    """``base`` ends in ``/v1``. A key that was just made may take the router a moment to see:
-    for ``patience_s`` a refusal is asked again."""
+    """``base`` ends in ``/v1``."""
 
     base: str
     key: str
-    patience_s: float = 0.0
 
     def first_model(self) -> str:
         """The first served name. NotReadyError if nothing is served yet."""
@@ -65,26 +62,21 @@ class ChatClient:
     def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        deadline = time.monotonic() + self.patience_s
-        while True:
-            connection = self._connect()
+        connection = self._connect()
+        try:
             try:
                 answer = self._send(connection, method, path, body)
-                if answer.status == 401 and time.monotonic() < deadline:
-                    answer.read()
-                    time.sleep(0.2)
-                    continue
-                if answer.status != 200:
-                    raise _refusal(answer.status, answer.read(), self.base)
-                yield answer
-                return
+                refused = None if answer.status == 200 else answer.read()
             except (OSError, http.client.HTTPException) as error:
                 raise NotReadyError(
                     f"no answer from the router at {self.base}: {error}",
-                    remedy="exaslurm status tells whether it runs",
+                    remedy="exaslurm status DEPLOYMENT tells whether it runs",
                 ) from None
-            finally:
-                connection.close()
+            if refused is not None:
+                raise _refusal(answer.status, refused, self.base)
+            yield answer
+        finally:
+            connection.close()
 
     def _connect(self) -> http.client.HTTPConnection:
         url = urlsplit(self.base)
@@ -117,7 +109,7 @@ class ChatClient:
 
 def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
     """The JSON of each server-sent event, up to ``[DONE]``."""
-    for raw in answer:
+    for raw in _lines(answer):
         line = raw.decode("utf-8", errors="replace").strip()
         if not line.startswith("data:"):
             continue
@@ -127,6 +119,17 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         event = json.loads(data)
         if isinstance(event, dict):
             yield event
+
+
+def _lines(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    while True:
+        try:
+            line = answer.readline()
+        except (OSError, http.client.HTTPException) as error:
+            raise NotReadyError(f"the answer broke off: {error}") from None
+        if not line:
+            return
+        yield line
 
 
 def _message(body: Mapping[str, Any]) -> str:
@@ -156,17 +159,18 @@ def _refusal(status: int, raw: bytes, base: str) -> Exception:
 
 
 @contextlib.contextmanager
-def borrowed_key(run_dir: RunDir, given: str | None) -> Iterator[tuple[str, bool]]:
+def borrowed_key(run_dir: RunDir, given: str | None) -> Iterator[str]:
     """The given key, or one of our own that is removed again (and expires by itself if this
-    process is killed); with whether it is new."""
+    process is killed)."""
     if given:
-        yield given, False
+        yield given
         return
-    from exaslurm.keys.clients import add_key, remove_key
+    from exaslurm.api.keys import make_key
+    from exaslurm.keys.clients import remove_key
 
     name = f"chat-{secrets.token_hex(4)}"
-    key = add_key(run_dir, name, expires_s=KEY_LIFE_S)
+    key = make_key(run_dir, name, expires_s=KEY_LIFE_S)
     try:
-        yield key, True
+        yield key
     finally:
         remove_key(run_dir, name)

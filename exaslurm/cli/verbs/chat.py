@@ -69,8 +69,8 @@ def chat_command(
     run_dir = find_run_dir(deployment, environ, site=site)
     base = url.rstrip("/") if url else f"{find_endpoint(run_dir)[0].url}/v1"
     given = key_file.read_text().strip() if key_file else environ.get("EXASLURM_API_KEY")
-    with borrowed_key(run_dir, given) as (key, is_new):
-        client = ChatClient(base, key, patience_s=15.0 if is_new else 0.0)
+    with borrowed_key(run_dir, given) as key:
+        client = ChatClient(base, key)
         chosen = model or client.first_model()
         options: dict[str, object] = {"model": chosen, "max_tokens": max_tokens}
         if temperature is not None:

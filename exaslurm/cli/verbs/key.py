@@ -77,12 +77,12 @@ def add_command(
     import getpass
     import os
 
+    from exaslurm.api.keys import make_key
     from exaslurm.api.locate import find_run_dir
-    from exaslurm.keys.clients import add_key
 
     owner = name or getpass.getuser()
     run_dir = find_run_dir(deployment, dict(os.environ), site=site)
-    key = add_key(run_dir, owner, expires_s=expires, models=models)
+    key = make_key(run_dir, owner, expires_s=expires, models=models)
     if as_json:
         result_json({"schema": "exaslurm/key/1", "name": owner, "key": key})
     else:

@@ -47,14 +47,14 @@ def bare_ray_s(here: Lab) -> float:
     ray, quiet = f"{here.env}/bin/ray", "--disable-usage-stats --num-cpus=1 --num-gpus=0"
     options = f"{quiet} --object-store-memory=134217728"
     variables = {"RAY_raylet_start_wait_time_s": "120", "PYTHONDONTWRITEBYTECODE": "1"}
-    head = f"{ray} start --head --node-ip-address={address} --port=19901 --temp-dir={BARE}"
+    head = f"{ray} start --head --node-ip-address={address} --temp-dir={BARE}"
     begin = time.monotonic()
     try:
         _start(here, "c1", f"{head} --include-dashboard=false {options}", variables)
         workers = " & ".join(
             f"{ROOT}/scripts/lab exec --name {here.name} --user exa1 "
             f"--env RAY_raylet_start_wait_time_s=120 {node} -- "
-            f"{ray} start --address={address}:19901 {options} >/dev/null 2>&1"
+            f"{ray} start --address={address}:6379 {options} >/dev/null 2>&1"
             for node in NODES[1:]
         )
         done = subprocess.run(["bash", "-c", f"{workers} & wait"], timeout=300)

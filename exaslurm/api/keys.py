@@ -1,0 +1,45 @@
+"""Client keys that work as soon as they are handed out."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterable
+
+from exaslurm.api.endpoint import routers_in_reach
+from exaslurm.keys.clients import add_key
+from exaslurm.rundir import RunDir
+
+# Routers read the keys every second.
+KNOWN_TIMEOUT_S = 5.0
+_PAUSE_S = 0.1
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def make_key(
+    run_dir: RunDir, name: str, *, expires_s: float | None = None, models: Iterable[str] = ()
+) -> str:
+    """Make a key (see ``keys.clients.add_key``) and wait, for some seconds at most, until the
+    routers that can be reached from here know it: whoever gets it may use it at once."""
+    key = add_key(run_dir, name, expires_s=expires_s, models=models)
+    deadline = time.monotonic() + KNOWN_TIMEOUT_S
+    for router in routers_in_reach(run_dir):
+        while not _knows(router.url, key) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+    return key
+
+
+def _knows(url: str, key: str) -> bool:
+    """Whether a router takes the key; true as well if it does not answer at all."""
+    request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with _OPENER.open(request, timeout=2.0):
+            return True
+    except urllib.error.HTTPError as error:
+        with contextlib.closing(error):
+            return error.code != 401
+    except (OSError, http.client.HTTPException):
+        return True
