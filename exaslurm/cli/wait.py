@@ -155,9 +155,9 @@ def _cell_line(cell: CellStatus) -> Any:
 def _replica_table(replicas: list[ReplicaStatus]) -> Any:
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 2), header_style="dim")
+    table = Table(box=None, padding=(0, 1), header_style="dim")
     for column in ("replica", "node", "state", "reserve", "stage", "load", "warm-up", "register"):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
     for item in replicas:
         style = {"ready": "green", "failed": "red"}.get(item.state, "yellow")
         phases = item.phases
