@@ -23,6 +23,7 @@ class Verb(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        self._name_variables(ctx)
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -30,6 +31,14 @@ class Verb(click.Command):
             near = difflib.get_close_matches(error.option_name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise click.UsageError(f"unknown option {error.option_name}{hint}", ctx) from None
+
+    def _name_variables(self, ctx: click.Context) -> None:
+        """Each option's variable has the option's own name, not that of our argument:
+        ``--time`` of submit is ``EXASLURM_SUBMIT_TIME``."""
+        for param in self.params:
+            if isinstance(param, click.Option) and param.envvar is None and param.expose_value:
+                longest = max(param.opts, key=len).lstrip("-")
+                param.envvar = f"{ctx.auto_envvar_prefix}_{longest.replace('-', '_')}".upper()
 
 
 class NearestGroup(click.Group):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -126,6 +128,20 @@ def test_options_come_from_the_environment_too(
 ) -> None:
     monkeypatch.setenv("EXASLURM_SUBMIT_TIMEOUT", "soon")
     assert "'soon' is not a time" in exaslurm("submit", "x.yaml").err
+
+
+def test_variables_have_the_names_of_the_options(
+    exaslurm: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(exaslurm("init", "hello", "--site", "lab").out)
+    monkeypatch.setenv("EXASLURM_PLAN_JSON", "1")
+    monkeypatch.setenv("EXASLURM_PLAN_TIME", "00:07:00")
+    plan = json.loads(exaslurm("plan", path).out)
+    times = {dict(part["directives"])["time"] for part in plan["cells"][0]["components"]}
+    assert times == {"00:07:00"}
+    monkeypatch.setenv("EXASLURM_SITE", "nosuchsite")
+    assert "unknown site 'nosuchsite'" in exaslurm("plan", path).err
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

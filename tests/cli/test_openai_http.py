@@ -98,5 +98,5 @@ def test_refusals(serve: Serve, status: int, body: bytes, kind: type[Exception],
 
 
 def test_nobody_listens() -> None:
-    with pytest.raises(NotReadyError, match="no answer from the router at http://127.0.0.1:9/v1"):
+    with pytest.raises(NotReadyError, match="no answer from the router at"):
         ChatClient("http://127.0.0.1:9/v1", "exa-key").first_model()
