@@ -50,6 +50,8 @@ _SOCKET_PATH_MAX = 107
 _LINE_MAX = 1 << 20
 _RESTART_MIN_S, _RESTART_MAX_S = 0.2, 5.0
 _TERM_S, _KILL_S, _TRACKERS_S = 3.0, 10.0, 1.5
+_SWEEP_AGE_S = 600.0
+_OWNER = "node-dir"
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1,
             signal.SIGUSR2)  # fmt: skip
 
@@ -436,15 +438,38 @@ def private_dir(path: str) -> str:
     if info.st_uid != os.getuid() or not os.path.isdir(path) or os.path.islink(path):
         log(f"{path} belongs to somebody else")
         return tempfile.mkdtemp(prefix=os.path.basename(path) + "-", dir=os.path.dirname(path))
+    if not serves(path):
+        shutil.rmtree(path, ignore_errors=True)
+        os.makedirs(path, 0o700, exist_ok=True)
+        return path
+    raise SystemExit(f"exaslurm: another init serves {path} already")
+
+
+def serves(path: str) -> bool:
+    """Whether a living init answers in this node directory."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(os.path.join(path, "init.sock"))
         except OSError:
-            shutil.rmtree(path, ignore_errors=True)
-            os.makedirs(path, 0o700, exist_ok=True)
-            return path
-    raise SystemExit(f"exaslurm: another init serves {path} already")
+            return False
+    return True
+
+
+def sweep(parent: str) -> None:
+    """Remove our own directories of jobs that ended without us: a node that Slurm gave up on, or
+    a SIGKILL after the grace. What is new may belong to an init that does not listen yet."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(f"xs-{os.getuid()}-") and entry.is_dir(follow_symlinks=False):
+                info = entry.stat(follow_symlinks=False)
+                new = time.time() - info.st_mtime < _SWEEP_AGE_S
+                node_dir = entry.path
+                with contextlib.suppress(OSError):  # on node-local storage: whose it is
+                    node_dir = os.readlink(os.path.join(entry.path, _OWNER))
+                if info.st_uid == os.getuid() and not new and not serves(node_dir):
+                    log(f"removing {entry.path}, left by a job that is over")
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def make_dirs(plan: Any, options: argparse.Namespace) -> list[str]:
@@ -454,6 +479,7 @@ def make_dirs(plan: Any, options: argparse.Namespace) -> list[str]:
     else:
         tag = f"{os.environ.get('SLURM_JOB_ID', 'nojob')}-{options.het_group}"
     name = f"xs-{os.getuid()}-{tag}"
+    sweep(plan["node"]["tmp"])
     node_dir = private_dir(os.path.join(plan["node"]["tmp"], name))
     if len(os.path.join(node_dir, "init.sock")) > _SOCKET_PATH_MAX:
         os.rmdir(node_dir)
@@ -463,8 +489,10 @@ def make_dirs(plan: Any, options: argparse.Namespace) -> list[str]:
     made = [node_dir]
     fast = plan["node"].get("local")
     if fast and os.path.isdir(fast) and not os.path.samefile(fast, plan["node"]["tmp"]):
+        sweep(fast)
         with contextlib.suppress(OSError):
             made.append(private_dir(os.path.join(fast, name)))
+            os.symlink(node_dir, os.path.join(made[-1], _OWNER))
             os.symlink(made[-1], os.path.join(node_dir, "local"))
     return made
 

@@ -63,7 +63,7 @@ class InitUnderTest:
         self.node_dir = root / "tmp" / f"xs-{os.getuid()}-7-1"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, **streams: Any) -> subprocess.Popen[bytes]:
+    def start(self, job: str = "7", **streams: Any) -> subprocess.Popen[bytes]:
         bootstrap = self.root / "stub" / "exaslurm" / "bootstrap"
         if not bootstrap.exists():
             shutil.copytree(SCRIPT.parent, bootstrap, ignore=shutil.ignore_patterns("__pycache__"))
@@ -73,7 +73,7 @@ class InitUnderTest:
                 *("--run-dir", str(self.root), "--cell", "c000", "--het-group", "1"),
                 *("--head-host", "h", "--port-base", "20000", "--grace-s", "2"),
             ],
-            env={**os.environ, "SLURM_JOB_ID": "7", "TEST_ROOT": str(self.root)},
+            env={**os.environ, "SLURM_JOB_ID": job, "TEST_ROOT": str(self.root)},
             cwd=REPOSITORY,
             **streams,
         )

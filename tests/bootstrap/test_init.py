@@ -166,6 +166,33 @@ def test_its_directory_is_private_and_a_dead_ones_is_replaced(init: InitUnderTes
     assert not (init.node_dir / "left").exists()
 
 
+def test_what_dead_jobs_left_is_removed_and_nothing_else(init: InitUnderTest) -> None:
+    init.start()
+    init.connect().close()
+    tmp, fast, mine = init.root / "tmp", init.root / "fast", f"xs-{os.getuid()}"
+    dead = [tmp / f"{mine}-5-1", fast / f"{mine}-5-1"]
+    new, foreign, link = tmp / f"{mine}-6-1", tmp / "xs-1-5-1", tmp / f"{mine}-8-1"
+    for path in (*dead, new, foreign):
+        path.mkdir()
+        (path / "left").touch()
+    (dead[1] / "node-dir").symlink_to(dead[0])
+    link.symlink_to(foreign)
+    living = [init.node_dir, fast / init.node_dir.name]
+    for path in (*dead, *living, foreign):
+        os.utime(path, (0, 0))
+    second = InitUnderTest.__new__(InitUnderTest)
+    second.__dict__.update(init.__dict__)
+    second.node_dir = tmp / f"{mine}-9-1"
+    try:
+        second.start(job="9")
+        second.connect().close()
+        assert not any(path.exists() for path in dead)
+        assert all(path.exists() for path in (*living, new, foreign / "left", link))
+    finally:
+        second.process.terminate()
+        second.process.wait(15)
+
+
 def test_a_too_long_directory_is_refused_with_the_remedy(init: InitUnderTest) -> None:
     long = init.root / ("d" * 90)
     long.mkdir()
