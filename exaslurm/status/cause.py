@@ -83,7 +83,7 @@ def judge_job(
         if job.exit_code:
             text += f" (exit code {job.exit_code})"
         if job.state not in _SAYS_IT_ALL and (failure or log_tail):
-            text += f": {failure}" if failure else f"; its log ends with: {log_tail}"
+            text += f": {failure}" if failure else f"; the last words of its logs: {log_tail}"
         return Finding("ended", text, "exaslurm stop, then exaslurm submit, starts it again")
     if job.state in states.PENDING:
         return Finding("queued", f"{name} {job.explanation or 'waits in the queue'}")

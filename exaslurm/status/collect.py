@@ -22,7 +22,7 @@ from exaslurm.core.submission import Endpoint, RouterAddress, Submission
 from exaslurm.errors import ExaslurmError, SlurmError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.status import cause as judge
-from exaslurm.status.logs import last_line
+from exaslurm.status.logs import last_words
 from exaslurm.status.model import CellStatus, DeploymentStatus, JobStatus, Source
 from exaslurm.status.routers import RouterView, ask_router, is_loopback
 from exaslurm.util.files import read_text
@@ -95,7 +95,7 @@ class Collector:
             path = generation.submission(cell.name)
             if path.exists():
                 submissions[cell.name] = codec.loads(Submission, read_text(path), where=str(path))
-            tail = last_line(generation.logs(cell.name))
+            tail = last_words(generation.logs(cell.name))
             if tail:
                 tails[cell.name] = tail
             if generation.failure(cell.name).exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from exaslurm.errors import DeploymentError
 from exaslurm.rundir import RunDir
 
 _TAIL_BYTES = 16384
+# A line of init or agent itself, as opposed to the end of a traceback or a word of the system.
+_OURS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d (init|agent): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +99,25 @@ def tail(path: Path, lines: int) -> list[str]:
     return text.splitlines()[-lines:] if lines else []
 
 
-def last_line(directory: Path) -> str | None:
-    """The last non-empty line of the batch log in a cell's log directory."""
+def last_words(directory: Path) -> str | None:
+    """The most telling last line in a cell's log directory; None if there is none.
+
+    A node whose init crashed says why better than the batch script, which only sees its step end.
+    """
     try:
-        logs = sorted(directory.glob("batch*"), key=_changed)
-        for path in reversed(logs):
-            lines = [line.strip() for line in tail(path, 20) if line.strip()]
-            if lines:
-                return lines[-1]
+        for path in sorted(directory.glob("*.init.log")):
+            line = _last(path)
+            if line is not None and not _OURS.match(line):
+                return f"{path.name.removesuffix('.init.log')}: {line}"
+        for path in sorted(directory.glob("batch*"), key=_changed, reverse=True):
+            line = _last(path)
+            if line is not None:
+                return line
     except OSError:
         return None
     return None
+
+
+def _last(path: Path) -> str | None:
+    lines = [line.strip() for line in tail(path, 20) if line.strip()]
+    return lines[-1] if lines else None

@@ -110,7 +110,7 @@ def test_why_a_job_waits_is_said_in_words() -> None:
             replace(JOB, state="FAILED", exit_code=3),
             None,
             "no module named exaslurm",
-            "job 93 failed (exit code 3); its log ends with: no module named exaslurm",
+            "job 93 failed (exit code 3); the last words of its logs: no module named exaslurm",
         ),
         (
             replace(JOB, state="FAILED"),
