@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from acceptance.lab import ROOT, lab
+from acceptance.lab import ROOT, Lab, lab
 from acceptance.runner import Line
 
 TITLE = "openai client: chat plain and streamed, and real embeddings from a second deployment"
@@ -40,7 +40,9 @@ def run(line: Line) -> None:
     reference = here.client("reference_embeddings", TEXTS)
     cosines = [cosine(a, b) for a, b in zip(found["embeddings"], reference, strict=True)]
     line.at_least("cosine to the reference, least of 4", min(cosines), 0.999)
-    no_collision(line, [here.status("hello"), here.status("embeddings")])
+    statuses = [here.status("hello"), here.status("embeddings")]
+    no_collision(line, statuses)
+    apart_on_nodes(line, here, statuses)
 
 
 def cosine(a: list[float], b: list[float]) -> float:
@@ -65,3 +67,20 @@ def no_collision(line: Line, statuses: list[dict]) -> None:  # type: ignore[type
     line.check("and hold their own nodes only", alive == wanted, f"{alive} of {wanted}")
     phases = [status["phase"] for status in statuses]
     line.check("both are still ready", phases == ["ready", "ready"], str(phases))
+
+
+def apart_on_nodes(line: Line, here: Lab, statuses: list[dict]) -> None:  # type: ignore[type-arg]
+    """Each has a directory and a block of ports of its own on the nodes that both use."""
+    both = [{n["node"] for cell in s["cells"] for n in cell["nodes"]} for s in statuses]
+    shared = sorted(both[0] & both[1])
+    line.check("nodes of both", len(shared) >= 2, " ".join(shared))
+    for node in shared:
+        folders = here.sh("ls -d /tmp/xs-*", host=node).stdout.split()
+        line.check(f"{node}: a directory for each", len(folders) == 2, " ".join(folders))
+        blocks = {here.sh(f"cat {folder}/port_base", host=node).stdout for folder in folders}
+        line.check(f"{node}: a block of ports for each", len(blocks) == 2, sorted(blocks))
+        sockets = here.sh(
+            f"ls -d {' '.join(f'{folder}/ray/session_latest/sockets' for folder in folders)}",
+            host=node,
+        ).stdout.split()
+        line.check(f"{node}: a Ray session for each", len(sockets) == 2, len(sockets))
