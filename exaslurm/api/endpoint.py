@@ -30,6 +30,19 @@ def find_endpoint(run_dir: RunDir) -> list[RouterAddress]:
     return sorted(live, key=lambda router: (router.host != here, -router.started_s))
 
 
+def reachable_endpoint(run_dir: RunDir) -> RouterAddress:
+    """The router to use from this host. NotReadyError if there is none, or if it listens on the
+    loopback address of another host."""
+    router = find_endpoint(run_dir)[0]
+    if router.host != socket.gethostname() and is_loopback(router.url):
+        raise NotReadyError(
+            f"the router of {run_dir.deployment} listens on {router.host} only",
+            remedy=f"do this on {router.host}, or open a tunnel ({ssh_line(router)}) and give "
+            f"--url {router.url}/v1",
+        )
+    return router
+
+
 def routers_in_reach(run_dir: RunDir) -> list[RouterAddress]:
     """Those routers that this host can ask: its own, and others that listen for all."""
     here = socket.gethostname()
@@ -52,5 +65,7 @@ def ssh_line(router: RouterAddress) -> str | None:
     """The command that brings a loopback address to another machine; None if none is needed."""
     if not is_loopback(router.url):
         return None
-    port = urlsplit(router.url).port or 80
-    return f"ssh -N -L {port}:127.0.0.1:{port} {router.host}"
+    parts = urlsplit(router.url)
+    port, host = parts.port or 80, parts.hostname or "localhost"
+    target = f"[{host}]" if ":" in host else host
+    return f"ssh -N -L {port}:{target}:{port} {router.host}"

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterable
 
 from exaslurm.api.endpoint import routers_in_reach
+from exaslurm.errors import StateError
 from exaslurm.keys.clients import add_key
 from exaslurm.rundir import RunDir
 
@@ -26,7 +27,11 @@ def make_key(
     routers that can be reached from here know it: whoever gets it may use it at once."""
     key = add_key(run_dir, name, expires_s=expires_s, models=models)
     deadline = time.monotonic() + KNOWN_TIMEOUT_S
-    for router in routers_in_reach(run_dir):
+    try:
+        routers = routers_in_reach(run_dir)
+    except StateError:
+        routers = []  # the key is made, and must not be lost for a damaged list of routers
+    for router in routers:
         while not _knows(router.url, key) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
     return key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import NoReturn
 import click
 
 from exaslurm import __version__
-from exaslurm.cli.output import print_error
+from exaslurm.cli.output import give_up, prepare_streams, print_error, talk
 from exaslurm.cli.verb import NearestGroup
 from exaslurm.errors import ExaslurmError, ExitCode
 
@@ -86,13 +87,16 @@ def cli() -> None:
 
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code. Never raises what a user should not see."""
+    prepare_streams()
     arguments = list(sys.argv[1:] if args is None else args)
     debug = "--debug" in arguments or bool(os.environ.get("EXASLURM_DEBUG"))
     try:
-        result = cli.main(args=arguments, prog_name="exaslurm", standalone_mode=False)
+        result = _invoke(arguments)
         sys.stdout.flush()
         return int(result) if isinstance(result, int) else ExitCode.OK
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, EOFError, click.Abort):
+        if sys.stderr.isatty():
+            talk("")  # the cursor stands behind ^C
         print_error("interrupted")
         return ExitCode.INTERRUPTED
     except click.ClickException as error:
@@ -101,14 +105,17 @@ def run(args: Sequence[str] | None = None) -> int:
         print_error(_usage_text(error), remedy=f"see {verb} --help")
         return ExitCode.USAGE
     except BrokenPipeError:
-        # The reader (head, less) has seen enough. Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)  # the reader (head, less) has seen enough
         return ExitCode.OK
     except ExaslurmError as error:
         if debug:
             traceback.print_exc()
         print_error(str(error), remedy=error.remedy)
         return error.exit_code
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        return _report_os_error(error)
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -117,6 +124,31 @@ def run(args: Sequence[str] | None = None) -> int:
             remedy="run the same command with --debug and report what it prints",
         )
         return ExitCode.INTERNAL
+
+
+def _invoke(arguments: list[str]) -> object:
+    """What the verb returns. click's ``main`` would make an exit code of its own of a reader that
+    went away."""
+    if "_EXASLURM_COMPLETE" in os.environ:
+        return cli.main(arguments, "exaslurm", standalone_mode=False)
+    try:
+        with cli.make_context("exaslurm", arguments) as context:
+            return cli.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+
+
+def _report_os_error(error: OSError) -> ExitCode:
+    """What the system refuses: a file whose name the error has, or else the result's own stream."""
+    reason = error.strerror or str(error)
+    if error.filename is not None:
+        print_error(f"cannot use {os.fsdecode(error.filename)}: {reason}")
+    elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        print_error(f"cannot write the result: {reason}")
+        give_up(sys.stdout)
+    else:
+        print_error(f"the system refused: {reason}")
+    return ExitCode.USAGE
 
 
 def _usage_text(error: click.ClickException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -19,6 +21,34 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
+def prepare_streams() -> None:
+    """Make stdin, stdout and stderr usable, whatever the caller has done to them.
+
+    A closed one would be taken by the next file that is opened, and what is meant for the terminal
+    would be written into it. Text that the terminal's encoding lacks is shown escaped.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass  # the lowest free number is taken: one of the three
+    os.close(number)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+
+
+def give_up(stream: Any) -> None:
+    """Nobody reads the stream any more, or its disk is full: what it still holds goes nowhere, so
+    that Python does not complain once more at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
 def use_colour(stream: Any) -> bool:
     """Colour only on a terminal, and never with NO_COLOR (https://no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -32,8 +62,12 @@ def paint(text: str, style: str, stream: Any = None) -> str:
 
 
 def talk(message: str) -> None:
-    """A line for the person at the terminal (stderr)."""
-    click.echo(message, err=True, color=use_colour(sys.stderr))
+    """A line for the person at the terminal (stderr). What is being done goes on even if nobody
+    can be told."""
+    try:
+        click.echo(message, err=True, color=use_colour(sys.stderr))
+    except OSError:
+        give_up(sys.stderr)
 
 
 def result(text: str) -> None:

@@ -37,10 +37,14 @@ def wait_ready(run_dir: RunDir, *, timeout_s: float) -> DeploymentStatus:
     from exaslurm.status.collect import Collector
     from exaslurm.status.wait import wait_ready as wait
 
-    with make_display() as display:
-        status = wait(
-            Collector(run_dir, Slurm(dict(os.environ))), timeout_s=timeout_s, show=display.show
-        )
+    collector = Collector(run_dir, Slurm(dict(os.environ)))
+    try:
+        with make_display() as display:
+            status = wait(collector, timeout_s=timeout_s, show=display.show)
+    except KeyboardInterrupt:
+        name = run_dir.deployment
+        talk(f"\n{name} goes on: exaslurm status {name} --watch; exaslurm stop {name} ends it")
+        raise
     talk(f"{status.deployment}: all {status.replicas_ready} replicas are ready")
     return status
 

@@ -61,13 +61,13 @@ def chat_command(
     """
     import os
 
-    from exaslurm.api.endpoint import find_endpoint
+    from exaslurm.api.endpoint import reachable_endpoint
     from exaslurm.api.locate import find_run_dir
     from exaslurm.cli.openai_http import ChatClient, borrowed_key
 
     environ = dict(os.environ)
     run_dir = find_run_dir(deployment, environ, site=site)
-    base = url.rstrip("/") if url else f"{find_endpoint(run_dir)[0].url}/v1"
+    base = url.rstrip("/") if url else f"{reachable_endpoint(run_dir).url}/v1"
     given = key_file.read_text().strip() if key_file else environ.get("EXASLURM_API_KEY")
     with borrowed_key(run_dir, given) as key:
         client = ChatClient(base, key)

@@ -139,6 +139,8 @@ def _print_text(done: SubmitResult, *, waited: bool) -> None:
         jobs = "on this host, without Slurm"
     word = "attached to" if done.attached else "submitted as"
     result(f"{name}: {word} job {jobs}" if done.plan.layout != "local" else f"{name}: runs {jobs}")
+    if not done.plan.gateway.start_with_submit:
+        talk(f"start its router where you like: exaslurm gateway {name}")
     if not waited:
         talk(f"follow it: exaslurm status {name} --watch")
     talk(f"use it: exaslurm chat {name}; exaslurm key add {name}; exaslurm endpoint {name}")
