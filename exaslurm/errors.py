@@ -41,10 +41,20 @@ class ExaslurmError(Exception):
         parts = [self.message]
         cause = self.__cause__
         while cause is not None:
-            text = cause.message if isinstance(cause, ExaslurmError) else str(cause)
-            parts.append(text or type(cause).__name__)
+            text = _own_words(cause)
+            if text not in parts[-1]:  # most messages quote the reason already
+                parts.append(text)
             cause = cause.__cause__
         return ": ".join(parts)
+
+
+def _own_words(cause: BaseException) -> str:
+    """What an exception says for itself, without its causes, numbers and file name."""
+    if isinstance(cause, ExaslurmError):
+        return cause.message
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause) or type(cause).__name__
 
 
 class UserError(ExaslurmError):

@@ -20,8 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from exaslurm.errors import DeploymentError
-from exaslurm.util.files import make_private_dir
+from exaslurm.core import codec
+from exaslurm.core.submission import Desired
+from exaslurm.errors import DeploymentError, StateError
+from exaslurm.util.files import make_private_dir, read_text, state_error
 
 
 def state_root(environ: Mapping[str, str], site_state: str | None) -> Path:
@@ -144,6 +146,18 @@ class RunDir:
         """``{"run": true|false, "generation": n}``: what the owner wants; routers follow it."""
         return self.path / "desired.json"
 
+    def read_desired(self) -> Desired | None:
+        """What the owner wants; None if nobody has said anything yet. StateError if the file
+        cannot be understood."""
+        if not self.desired.exists():
+            return None
+        text = read_text(self.desired)
+        try:
+            return codec.loads(Desired, text, where=str(self.desired))
+        except StateError as error:
+            error.remedy = "remove the file and submit again"
+            raise
+
     @property
     def keys(self) -> Path:
         return self.path / "keys"
@@ -185,6 +199,8 @@ class RunDir:
             entries = [entry.name for entry in os.scandir(self.path / "gen")]
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise state_error("read", self.path / "gen", error) from error
         return sorted(int(name) for name in entries if name.isdigit())
 
     def latest(self) -> GenerationDir | None:

@@ -51,7 +51,7 @@ def loads(kind: type[T], text: str | bytes, *, where: str) -> T:
     """Build ``kind`` from JSON text; ``where`` (a file or address) is named in errors."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateError(f"{where}: not JSON") from error
     return from_jsonable(kind, data, where=where)
 

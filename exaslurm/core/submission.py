@@ -35,6 +35,14 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """``desired.json``: whether the owner wants the deployment to run, and as which generation."""
+
+    run: bool
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RouterAddress:
     """One router process that serves a deployment."""
 

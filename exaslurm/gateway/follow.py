@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 
@@ -12,7 +11,6 @@ from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.gateway.endpoint import publish, read_endpoint
 from exaslurm.keys.clients import ClientKeys
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import read_text
 from exaslurm.util.iothread import IoThread
 
 log = logging.getLogger(__name__)
@@ -67,27 +65,41 @@ class Watch:
             self._missed += 1
             return f"{self._run_dir.path} is gone" if self._missed >= _LOOKS_UNTIL_GONE else None
         self._missed = 0
+        # None of these is kept from its work by a damaged file of another: a removed key must not
+        # go on working, and a stop must be heard.
+        troubles = [_trouble_of(self._read_keys), _trouble_of(self._stay_listed)]
         if not wants_run(self._run_dir):
             return "the deployment is to stop"
-        if self._keys.refresh():
-            log.info("client keys read")
-        # Lost from the list (a damaged file was replaced): add it again. No file at all means
-        # that the directory is being removed.
-        if self._run_dir.endpoint.exists() and not self._is_listed():
-            publish(self._run_dir, self._own)
+        for trouble in filter(None, troubles):
+            raise trouble
         return None
 
+    def _read_keys(self) -> None:
+        if self._keys.refresh():
+            log.info("client keys read")
+
+    def _stay_listed(self) -> None:
+        """Lost from the list (a damaged file was replaced): enter again. No file at all means
+        that the directory is being removed."""
+        if self._run_dir.endpoint.exists() and not self._is_listed():
+            publish(self._run_dir, self._own)
+
     def _is_listed(self) -> bool:
-        return self._own in read_endpoint(self._run_dir).routers
+        try:
+            return self._own in read_endpoint(self._run_dir).routers
+        except StateError:
+            return False  # damaged: every living router enters itself again
+
+
+def _trouble_of(step: Callable[[], None]) -> Exception | None:
+    try:
+        step()
+    except (ExaslurmError, OSError) as error:
+        return error
+    return None
 
 
 def wants_run(run_dir: RunDir) -> bool:
     """What ``desired.json`` says; true without one. StateError if it is damaged."""
-    path = run_dir.desired
-    if not path.exists():
-        return True
-    try:
-        data = json.loads(read_text(path))
-        return bool(data["run"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{path} cannot be understood") from error
+    desired = run_dir.read_desired()
+    return desired is None or desired.run

@@ -6,7 +6,6 @@ Slurm is asked once for all jobs, and not more often than the plan's ``poll_floo
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
@@ -339,15 +338,8 @@ def read_routers(run_dir: RunDir) -> tuple[RouterAddress, ...]:
 
 def read_desired(run_dir: RunDir) -> tuple[bool, int | None]:
     """Whether the owner wants the deployment to run, and which generation (desired.json)."""
-    if not run_dir.desired.exists():
-        return True, None
-    try:
-        wanted = json.loads(read_text(run_dir.desired))
-        return bool(wanted["run"]), int(wanted["generation"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"{run_dir.desired} is damaged", remedy="remove the file and submit again"
-        ) from error
+    desired = run_dir.read_desired()
+    return (True, None) if desired is None else (desired.run, desired.generation)
 
 
 def within(timeout_s: float, work: Callable[[], T], what: str) -> T:

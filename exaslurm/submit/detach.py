@@ -52,7 +52,7 @@ def spawn_detached(
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             raise StateError(
-                f"{' '.join(argv[1:3])} ended at once (exit code "
+                f"{argv[2] if argv[1] == '-m' else argv[0]} ended at once (exit code "
                 f"{os.waitstatus_to_exitcode(status)}): {_tail(log)}",
                 remedy=f"see {log}",
             )

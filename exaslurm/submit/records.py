@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from exaslurm.core import codec
 from exaslurm.core.plan import Plan
-from exaslurm.core.submission import Submission
-from exaslurm.errors import StateError
+from exaslurm.core.submission import Desired, Submission
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.files import append_line, read_text, write_atomic
 
@@ -39,19 +38,13 @@ def read_plan(generation: GenerationDir) -> Plan | None:
 
 def write_desired(run_dir: RunDir, *, run: bool, generation: int) -> None:
     """Say what the owner wants; routers and supervisors follow this file."""
-    write_atomic(run_dir.desired, json.dumps({"run": run, "generation": generation}) + "\n")
+    write_atomic(run_dir.desired, codec.dumps(Desired(run=run, generation=generation)) + "\n")
 
 
 def is_wanted(run_dir: RunDir) -> bool:
     """Whether the owner wants the deployment to run; true if nobody has said anything yet."""
-    if not run_dir.desired.exists():
-        return True
-    try:
-        return bool(json.loads(read_text(run_dir.desired))["run"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"{run_dir.desired} is damaged", remedy="remove the file and submit again"
-        ) from error
+    desired = run_dir.read_desired()
+    return desired is None or desired.run
 
 
 def add_history(

@@ -20,12 +20,18 @@ _REMEDIES = {
     errno.EPERM: "set EXASLURM_HOME to a directory that you may write to",
     errno.EROFS: "the file system is read-only here: set EXASLURM_HOME to another directory",
 }
+_READ_REMEDIES = {
+    errno.EACCES: "only its owner may use it; if that is you, its mode or that of a directory "
+    "above was changed",
+    errno.EISDIR: "a directory is in the place of a file: move it away",
+}
 
 
 def state_error(action: str, path: Path, error: OSError) -> StateError:
     """A StateError that names the path and, where the reason is a common one, the remedy."""
     reason = os.strerror(error.errno) if error.errno else str(error)
-    return StateError(f"cannot {action} {path}: {reason}", remedy=_REMEDIES.get(error.errno or 0))
+    remedies = _READ_REMEDIES if action == "read" else _REMEDIES
+    return StateError(f"cannot {action} {path}: {reason}", remedy=remedies.get(error.errno or 0))
 
 
 def make_private_dir(path: Path) -> None:
@@ -87,11 +93,13 @@ def create_once(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> b
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; StateError (with the path) if it cannot be read."""
+    """The text of a file; StateError (with the path) if it cannot be read, or is no text."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise state_error("read", path, error) from error
+    except UnicodeDecodeError as error:
+        raise StateError(f"{path} is damaged: not text (byte {error.start})") from error
 
 
 def append_line(path: Path, line: str) -> None:

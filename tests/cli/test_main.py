@@ -155,3 +155,57 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
 def test_no_colour_off_a_terminal(exaslurm: Run) -> None:
     done = exaslurm("submti")
     assert "\x1b" not in done.err
+
+
+SHELL = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+
+
+def in_shell(command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A command line as a shell would run it; ``exaslurm`` is this one."""
+    command = command.replace("exaslurm", f"{sys.executable} -m exaslurm")
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**SHELL, **environ},
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "err"),
+    [
+        ("exaslurm site list >&-", 0, ""),
+        ("exaslurm --version <&- >&- 2>&-", 0, ""),
+        ("exaslurm site list 2>&-", 0, ""),
+        ("exaslurm validate no.yaml 2>&-", 2, ""),
+        ("exaslurm validate no.yaml 2>/dev/full", 2, ""),
+        ("exaslurm site list | true", 0, ""),
+        ("exaslurm schema spec | head -c0", 0, ""),
+        ("exaslurm --help >/dev/full", 2, "exaslurm: error: cannot write the result: No space"),
+        ("exaslurm site list >/dev/full", 2, "exaslurm: error: cannot write the result: No space"),
+    ],
+)
+def test_streams_that_are_closed_full_or_unread(command: str, code: int, err: str) -> None:
+    done = in_shell(command)
+    assert done.returncode == code
+    assert done.stderr.startswith(err)
+    assert len(done.stderr.splitlines()) == bool(err)
+
+
+def test_text_that_the_terminal_cannot_show_is_escaped() -> None:
+    done = in_shell("exaslurm validate no-\u4e2d.yaml", PYTHONIOENCODING="iso8859-1")
+    assert done.returncode == 2
+    assert r"no-\u4e2d.yaml" in done.stderr
+    done = in_shell("exaslurm validate no-$'\\xff'.yaml")
+    assert (done.returncode, "internal" in done.stderr) == (2, False)
+
+
+def test_what_the_system_refuses_is_no_bug(exaslurm: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr("exaslurm.api.locate.find_run_dir", fail)
+    done = exaslurm("status", "hello")
+    assert done.code == ExitCode.USAGE
+    assert done.err == "exaslurm: error: cannot use /some/file: Permission denied\n"

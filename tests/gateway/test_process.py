@@ -29,7 +29,7 @@ from exaslurm.core.plan import (
     TimeoutPlan,
 )
 from exaslurm.gateway.endpoint import read_endpoint
-from exaslurm.keys.clients import add_key
+from exaslurm.keys.clients import add_key, remove_key
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.registry.write import write_record
 from exaslurm.rundir import RunDir
@@ -206,7 +206,7 @@ def test_ends_when_the_deployment_stops_or_is_removed(
     assert one.url != two.url
     assert {entry.url for entry in read_endpoint(run_dir).routers} == {one.url, two.url}
     write_atomic(run_dir.desired, "{")  # damaged: nobody ends for that
-    wait_for(lambda: "cannot be understood" in one.log.read_text())
+    wait_for(lambda: "desired.json: not JSON" in one.log.read_text())
     write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
     assert (one.end(), two.end()) == (0, 0)
     assert read_endpoint(run_dir).routers == ()
@@ -275,3 +275,23 @@ def test_elsewhere_than_on_loopback_it_says_the_hosts_name(
     assert gateway.url.startswith(f"http://{os.uname().nodename}:")
     assert "without TLS" in gateway.log.read_text()
     assert json.loads(run_dir.endpoint.read_text())["routers"][0]["url"] == gateway.url
+
+
+def test_damaged_files_keep_nobody_from_the_others(
+    run_dir: RunDir, start: Callable[..., Gateway]
+) -> None:
+    write_atomic(run_dir.desired, '{"run": true, "generation": 1}')
+    gateway = start()
+    write_atomic(run_dir.desired, '{"run": 7}')
+    key = add_key(run_dir, "late")
+    headers = {"Authorization": f"Bearer {key}"}
+    with httpx.Client(base_url=gateway.url, headers=headers, trust_env=False) as client:
+        wait_for(lambda: client.get("/v1/models").status_code == 200)
+        remove_key(run_dir, "late")
+        wait_for(lambda: client.get("/v1/models").status_code == 401)
+    write_atomic(run_dir.endpoint, b"\xff\xfe")
+    wait_for(lambda: b"routers" in run_dir.endpoint.read_bytes())
+    assert [entry.url for entry in read_endpoint(run_dir).routers] == [gateway.url]
+    write_atomic(run_dir.client_keys, b"[")
+    write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
+    assert gateway.end() == 0
