@@ -1,45 +1,95 @@
-"""Files of the run directory: what is wrong with one is said in one sentence."""
+"""Whole or not at all, and private."""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from exaslurm.core import codec
-from exaslurm.core.submission import Desired
 from exaslurm.errors import StateError
-from exaslurm.rundir import RunDir
-from exaslurm.util.files import read_text
+from exaslurm.util import files
 
 
-def test_a_missing_file_is_said_once(tmp_path: Path) -> None:
-    with pytest.raises(StateError) as caught:
-        read_text(tmp_path / "plan.json")
-    assert str(caught.value) == f"cannot read {tmp_path}/plan.json: No such file or directory"
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_bytes(b"{}\x80")
-    with pytest.raises(StateError, match=r"plan.json is damaged: not text \(byte 2\)"):
-        read_text(tmp_path / "plan.json")
+@pytest.fixture(autouse=True, params=[0o000, 0o077], ids=["umask 000", "umask 077"])
+def _umask(request: pytest.FixtureRequest) -> object:
+    old = os.umask(request.param)
+    yield
+    os.umask(old)
 
 
-@pytest.mark.parametrize(
-    "raw", [b"", b"{", b"\x80", b"[" * 100_000, b"[]", b"7", b"{}", b'{"run": 1, "generation": 1}']
-)
-def test_a_damaged_state_file_names_itself_and_the_remedy(tmp_path: Path, raw: bytes) -> None:
-    run_dir = RunDir(tmp_path)
-    run_dir.desired.write_bytes(raw)
-    with pytest.raises(StateError) as caught:
-        run_dir.read_desired()
-    assert str(run_dir.desired) in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_written_files_are_private_and_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files.write_atomic(path, "old")
+    files.write_atomic(path, b"new")
+    assert files.read_text(path) == "new"
+    assert mode(path) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
-def test_what_is_wanted(tmp_path: Path) -> None:
-    run_dir = RunDir(tmp_path)
-    assert run_dir.read_desired() is None
-    wanted = Desired(run=False, generation=3)
-    run_dir.desired.write_text(codec.dumps(wanted))
-    assert run_dir.read_desired() == wanted
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    files.write_atomic(path, "old")
+
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StateError, match=r"cannot write .*/a: No space left on device") as raised:
+        files.write_atomic(path, "new")
+    assert raised.value.remedy is not None
+    assert "EXASLURM_HOME" in raised.value.remedy
+    assert files.read_text(path) == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_of_many_creators_one_wins(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda n: files.create_once(path, str(n)), range(32)))
+    assert won.count(True) == 1
+    assert files.read_text(path) == str(won.index(True))
+    assert mode(path) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_directories_are_private_also_those_that_were_not(tmp_path: Path) -> None:
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    loose.chmod(0o755)
+    files.make_private_dir(loose)
+    files.make_private_dir(tmp_path / "new" / "below")
+    assert mode(loose) == 0o700
+    assert mode(tmp_path / "new" / "below") == 0o700
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files.append_line(path, "one")
+    files.append_line(path, "two\n")
+    assert files.read_text(path) == "one\ntwo\n"
+    assert mode(path) == 0o600
+
+
+def test_errors_name_the_path(tmp_path: Path) -> None:
+    missing = tmp_path / "no" / "file"
+    for action in (
+        lambda: files.read_text(missing),
+        lambda: files.write_atomic(missing, ""),
+        lambda: files.create_once(missing, ""),
+        lambda: files.append_line(missing, ""),
+    ):
+        with pytest.raises(StateError, match=str(missing)):
+            action()
+    (tmp_path / "plain").write_text("")
+    with pytest.raises(StateError, match="cannot make directory"):
+        files.make_private_dir(tmp_path / "plain" / "dir")
