@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from acceptance.demo import run_demo
-from acceptance.lab import lab
+from acceptance.demo import FIRST_RUN_S, run_demo
+from acceptance.lab import USER, lab
 from acceptance.path.line_06 import stops_clean
 from acceptance.runner import Line
 
@@ -15,6 +15,7 @@ name: lab
 extends: lab
 slurm: {hetjobs: false}
 """
+MODELS = f"/exa/shared/scratch/{USER}/exaslurm-models"
 SITE = ".config/exaslurm/sites/lab.yaml"
 
 
@@ -32,6 +33,10 @@ def variant(line: Line, slurm: str, hetjobs: bool) -> None:
     line.check("Slurm", f" {slurm}." in version, version)
     here.exaslurm("stop", "hello", timeout_s=240)
     options = ["--name", here.name, "--slurm", slurm] + ([] if hetjobs else ["--no-hetjobs"])
+    if here.sh(f"test -d {MODELS}").returncode:
+        # A new lab: its shared file system has no model yet. That is a first run.
+        run_demo(line, *options, limit_s=FIRST_RUN_S)
+        here.exaslurm("stop", "hello", timeout_s=240)
     run_demo(line, *options)
     layout = here.status("hello")["layout"]
     line.check("layout", layout == ("het" if hetjobs else "single"), layout)
