@@ -25,6 +25,7 @@ HOST_COMMANDS = {
     "munged": "munge",
     "bindfs": "bindfs",
     "setpriv": "util-linux",
+    "ps": "procps",  # with kill and pgrep; not in every small Debian
 }
 ACCOUNTING_COMMANDS = {
     "slurmdbd": "slurmdbd",
