@@ -140,8 +140,12 @@ def _options(model: ModelPlan, plan: Plan) -> list[str]:
             f"model {model.name!r}: engine option {option} is set by exaslurm",
             remedy="use the keys of the cluster spec (parallel, shards, ...) instead",
         )
-    # 0 (vLLM's default) would cut requests off at a stop, and may never end the process.
-    defaults: dict[str, Option] = {"shutdown-timeout": max(1, int(plan.timeouts.drain_s))}
+    defaults: dict[str, Option] = {
+        # 0 (vLLM's default) would cut requests off at a stop, and may never end the process.
+        "shutdown-timeout": max(1, int(plan.timeouts.drain_s)),
+        # The agent and the router ask for these every second or so; the log is for the rest.
+        "disable-access-log-for-endpoints": "/health,/metrics",
+    }
     if engine.device == "cpu":
         defaults.update(cpu_defaults(model))
     left = {name: value for name, value in defaults.items() if f"--{name}" not in mentioned}

@@ -28,6 +28,7 @@ options:
   --kv-cache-memory-bytes KV_CACHE_MEMORY_BYTES
   --distributed-executor-backend {mp,uni}
   --shutdown-timeout SHUTDOWN_TIMEOUT
+  --disable-access-log-for-endpoints DISABLE_ACCESS_LOG_FOR_ENDPOINTS
   --max-model-len MAX_MODEL_LEN
 """
 

@@ -87,6 +87,7 @@ def test_cpu() -> None:
     assert value(spec, "--kv-cache-memory-bytes") == str(2 << 30)
     assert value(spec, "--distributed-executor-backend") == "uni"
     assert value(spec, "--shutdown-timeout") == "30"
+    assert value(spec, "--disable-access-log-for-endpoints") == "/health,/metrics"
     assert "--enforce-eager" in spec.argv
     assert spec.env["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert spec.env["VLLM_CPU_OMP_THREADS_BIND"] == "4,5"
