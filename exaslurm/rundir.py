@@ -70,6 +70,13 @@ class GenerationDir:
     def cell(self, cell: str) -> Path:
         return self.path / "cells" / cell
 
+    def cells(self) -> list[str]:
+        """Names of the cells that have a directory, in order."""
+        try:
+            return sorted(entry.name for entry in os.scandir(self.path / "cells") if entry.is_dir())
+        except OSError:
+            return []
+
     def bootstrap_marker(self, cell: str) -> Path:
         """Written by the first process in the allocation: plan hash, job id, host, time."""
         return self.cell(cell) / "bootstrap.json"

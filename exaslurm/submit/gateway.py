@@ -65,9 +65,11 @@ def stop_gateways(run_dir: RunDir, *, timeout_s: float, talk: Talk) -> list[str]
     for router in _routers(run_dir):
         if router.host != host:
             talk(f"the gateway on {router.host} (process {router.pid}) drains and ends by itself")
-    with contextlib.suppress(FileNotFoundError):
+    # What is left of them is known to be dead by its pid, should the directory take no change.
+    with contextlib.suppress(OSError):
         (run_dir.gateway / "started.json").unlink()
-    _forget_dead(run_dir, host)
+    with contextlib.suppress(StateError):
+        _forget_dead(run_dir, host)
     return left
 
 

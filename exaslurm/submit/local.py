@@ -50,7 +50,8 @@ def start_init(
 
 def find_init(generation: GenerationDir, cell: str) -> tuple[int, int] | None:
     """The living init of a cell of this user on this host: pid and start ticks."""
-    wanted = [_MODULE, "--gen-dir", str(generation.path), "--cell", cell]
+    # --local: an init that Slurm has started on this host is its job's.
+    wanted = [_MODULE, "--gen-dir", str(generation.path), "--cell", cell, "--local"]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue

@@ -5,11 +5,14 @@ from __future__ import annotations
 import getpass
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from exaslurm.core import codec
+from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
 from exaslurm.core.submission import Desired, Submission
+from exaslurm.errors import StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.files import append_line, read_text, write_atomic
 
@@ -19,14 +22,30 @@ def write_submission(generation: GenerationDir, submission: Submission) -> None:
     write_atomic(generation.submission(submission.cell), codec.dumps(submission, indent=1))
 
 
-def read_submissions(generation: GenerationDir) -> dict[str, Submission]:
-    """Records by cell, in the order of their names; empty if nothing was ever submitted."""
+def read_submissions(
+    generation: GenerationDir, *, damaged: Callable[[StateError], None] | None = None
+) -> dict[str, Submission]:
+    """Records by cell, in the order of their names; empty if nothing was ever submitted.
+
+    A record that cannot be read is a StateError, or, where ``damaged`` is given, handed to it
+    and left out.
+    """
     try:
         paths = sorted(generation.submissions.glob("[!.]*.json"))
     except OSError:
         return {}
-    records = (codec.loads(Submission, read_text(path), where=str(path)) for path in paths)
-    return {record.cell: record for record in records}
+    records = (_read_submission(path, damaged) for path in paths)
+    return {record.cell: record for record in records if record is not None}
+
+
+def _read_submission(path: Path, damaged: Callable[[StateError], None] | None) -> Submission | None:
+    try:
+        return codec.loads(Submission, read_text(path), where=str(path))
+    except StateError as error:
+        if damaged is None:
+            raise
+        damaged(error)
+        return None
 
 
 def read_plan(generation: GenerationDir) -> Plan | None:
@@ -34,6 +53,15 @@ def read_plan(generation: GenerationDir) -> Plan | None:
     if not generation.plan.exists():
         return None
     return codec.loads(Plan, read_text(generation.plan), where=str(generation.plan))
+
+
+def read_marker(generation: GenerationDir, cell: str) -> BootstrapMarker | None:
+    """What the first process of a cell's job wrote down; None if it did not come that far."""
+    path = generation.bootstrap_marker(cell)
+    try:
+        return codec.loads(BootstrapMarker, read_text(path), where=str(path))
+    except StateError:
+        return None
 
 
 def write_desired(run_dir: RunDir, *, run: bool, generation: int) -> None:

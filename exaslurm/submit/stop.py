@@ -9,7 +9,7 @@ import signal
 import socket
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -72,11 +72,17 @@ def stop(
     """End a deployment and wait until it has ended, ``timeout_s`` at most.
 
     Controllers are asked first, so that requests in flight may finish; whatever has not ended
-    after that is cancelled. Doing it again is harmless. Raises DeploymentError if there is no
-    such deployment, QueryFailed if Slurm does not answer, WaitTimeout that names what is left.
+    after that is cancelled. Doing it again is harmless. A full disk, a used up quota or a damaged
+    file is told and does not keep anything alive. Raises DeploymentError if there is no such
+    deployment, QueryFailed if Slurm does not answer, WaitTimeout that names what is left,
+    StateError if everything has ended but that could not be written down.
     """
     run_dir.require()
-    with deployment_lock(run_dir):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(deployment_lock(run_dir))
+        except StateError as error:
+            talk(f"stopping without the deployment's lock: {error}")
         return _Stop(
             run_dir=run_dir,
             deadline=time.monotonic() + timeout_s,
@@ -94,12 +100,14 @@ class _Stop:
     hostname: str = field(default_factory=socket.gethostname)
     _drain_s: float = 0.0
     _problem: ExaslurmError | None = None
+    _unwritten: StateError | None = None
 
     def run(self) -> StopResult:
         number = (self.run_dir.generations() or [0])[-1]
         # First of all: from now on nobody starts anything for this deployment.
-        records.write_desired(self.run_dir, run=False, generation=number)
-        surveys = Surveyor(self.run_dir, lambda: self.slurm, self.talk).survey()
+        with self._writing():
+            records.write_desired(self.run_dir, run=False, generation=number)
+        surveys = Surveyor(self.run_dir, lambda: self.slurm, self.talk, lenient=True).survey()
         targets = [
             _Target(each.generation, each.submissions[cell])
             for each in surveys
@@ -108,23 +116,39 @@ class _Stop:
         left = self._end(surveys, targets) if targets else []
         self._mark_stopped(surveys, left)
         remaining = [str(target) for target in left]
-        remaining += stop_gateways(
-            self.run_dir, timeout_s=max(_GATEWAY_S, self._left_s()), talk=self.talk
-        )
+        # They drain because desired.json says so, if it does.
+        patience_s = max(_GATEWAY_S, self._left_s()) if self._unwritten is None else 0.0
+        remaining += stop_gateways(self.run_dir, timeout_s=patience_s, talk=self.talk)
         ended = tuple(str(target) for target in targets if target not in left)
         if ended or remaining:
-            records.add_history(
-                self.run_dir,
-                "stop",
-                generation=number,
-                plan_hash=surveys[-1].plan.hash if surveys and surveys[-1].plan else "",
-            )
+            with self._writing():
+                records.add_history(
+                    self.run_dir,
+                    "stop",
+                    generation=number,
+                    plan_hash=surveys[-1].plan.hash if surveys and surveys[-1].plan else "",
+                )
         if remaining:
             raise WaitTimeout(
                 f"deployment {self.run_dir.deployment!r}: not ended: {'; '.join(remaining)}",
                 remedy="run 'exaslurm stop' again, on the named host where one is named",
             ) from self._problem
+        if self._unwritten is not None:
+            raise StateError(
+                f"deployment {self.run_dir.deployment!r} has ended, but that could not be written "
+                "down",
+                remedy="mend that and run 'exaslurm stop' again: gateways on other hosts go on "
+                "until they can read it",
+            ) from self._unwritten
         return StopResult(ended)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Nothing stays alive because something cannot be written down."""
+        try:
+            yield
+        except StateError as error:
+            self._unwritten = self._unwritten or error
 
     # --- asking, then telling -----------------------------------------------------------------
 
@@ -232,6 +256,7 @@ class _Stop:
             for cell, item in each.submissions.items():
                 if item.state == "stopped" or any(t.submission == item for t in left):
                     continue
-                records.write_submission(each.generation, replace(item, state="stopped"))
+                with self._writing():
+                    records.write_submission(each.generation, replace(item, state="stopped"))
                 with contextlib.suppress(OSError):
                     self.run_dir.record(cell).unlink()

@@ -10,7 +10,7 @@ from typing import Literal
 
 from exaslurm.core.plan import Plan
 from exaslurm.core.submission import Submission
-from exaslurm.errors import SubmitAmbiguous
+from exaslurm.errors import StateError, SubmitAmbiguous
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm.client import Slurm
 from exaslurm.slurm.types import JobId
@@ -50,12 +50,15 @@ class GenerationSurvey:
 class Surveyor:
     """Finds out, asking Slurm once for all jobs, and only if there are any.
 
-    Submissions whose answer is missing are looked up by name, and the record is completed.
+    Submissions whose answer is missing are looked up by name, and the record is completed; one
+    without any record is known by what its job has left in the run directory. ``lenient``: files
+    that cannot be read are told and gone without, so that a stop ends all that can be found.
     """
 
     run_dir: RunDir
     slurm: Callable[[], Slurm]
     talk: Talk
+    lenient: bool = False
     hostname: str = field(default_factory=socket.gethostname)
 
     def survey(self) -> list[GenerationSurvey]:
@@ -87,13 +90,57 @@ class Surveyor:
 
     def _matters(self, number: int, last: int) -> bool:
         """Older generations that are known to have ended need not be looked at again."""
-        submissions = records.read_submissions(self.run_dir.generation(number)).values()
-        return number == last or any(item.state != "stopped" for item in submissions)
+        generation = self.run_dir.generation(number)
+        unread: list[StateError] = []
+        known = records.read_submissions(generation, damaged=unread.append)
+        states = [item.state for item in known.values()]
+        return number == last or bool(unread) or any(state != "stopped" for state in states)
 
     def _read(self, number: int) -> GenerationSurvey:
         generation = self.run_dir.generation(number)
-        submissions = records.read_submissions(generation)
-        return GenerationSurvey(generation, records.read_plan(generation), submissions)
+        told = self._tell if self.lenient else None
+        submissions = records.read_submissions(generation, damaged=told)
+        for cell in generation.cells():
+            if cell not in submissions:
+                trace = self._trace(generation, cell)
+                if trace is not None:
+                    submissions[cell] = trace
+        return GenerationSurvey(generation, self._read_plan(generation), submissions)
+
+    def _read_plan(self, generation: GenerationDir) -> Plan | None:
+        try:
+            return records.read_plan(generation)
+        except StateError as error:
+            if not self.lenient:
+                raise
+            self._tell(error)
+            return None
+
+    def _tell(self, error: StateError) -> None:
+        self.talk(f"going on without it: {error}")
+
+    def _trace(self, generation: GenerationDir, cell: str) -> Submission | None:
+        """The submission that a cell without a record must have had: what its job wrote first."""
+        process = local.find_init(generation, cell)
+        marker = records.read_marker(generation, cell)
+        if process is None and (marker is None or marker.job_id == "local"):
+            return None
+        pid, ticks = process or (None, None)
+        self.talk(f"cell {cell} has no record of its submission, but was started")
+        return Submission(
+            deployment=self.run_dir.deployment,
+            cell=cell,
+            generation=generation.number,
+            plan_hash=marker.plan_hash if marker else "",
+            token="",
+            job_name=marker.job_name if marker else "",
+            state="submitted",
+            created_s=marker.started_s if marker else time.time(),
+            job_id=marker.job_id if marker and process is None else "local",
+            host=self.hostname if process else None,
+            pid=pid,
+            start_ticks=ticks,
+        )
 
     def _fate(self, item: Submission, finished: set[str]) -> Fate:
         if item.state == "stopped":
@@ -115,23 +162,28 @@ class Surveyor:
         done = found or replace(
             item, state="refused", message="no job of this name exists: it was never submitted"
         )
-        records.write_submission(generation, done)
+        try:
+            records.write_submission(generation, done)
+        except StateError:
+            if not self.lenient:
+                raise
         return done
 
     def _look_up(self, generation: GenerationDir, item: Submission) -> Iterator[Submission]:
-        plan = records.read_plan(generation)
+        process = local.find_init(generation, item.cell)
+        if process is not None:
+            pid, ticks = process
+            yield replace(
+                item,
+                state="submitted",
+                job_id="local",
+                pid=pid,
+                start_ticks=ticks,
+                host=self.hostname,
+            )
+            return
+        plan = self._read_plan(generation)
         if plan is not None and plan.layout == "local":
-            process = local.find_init(generation, item.cell)
-            if process is not None:
-                pid, ticks = process
-                yield replace(
-                    item,
-                    state="submitted",
-                    job_id="local",
-                    pid=pid,
-                    start_ticks=ticks,
-                    host=self.hostname,
-                )
             return
         waited = False
         while True:

@@ -173,6 +173,20 @@ def test_crash_between_start_and_record(machine: Machine) -> None:
     assert (machine.record().pid, machine.record().start_ticks) == (item.pid, item.start_ticks)
 
 
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_what_runs_without_a_record_is_found(machine: Machine, damage: str) -> None:
+    machine.submit()
+    path = machine.run_dir.generation(1).submission("c000")
+    path.unlink()
+    if damage == "damaged":
+        path.write_bytes(b"\xff")
+    else:
+        assert machine.submit().attached
+    assert machine.command("stop", f"t-{machine.name}").returncode == 0
+    assert machine.processes() == []
+    assert machine.record().state == "stopped"
+
+
 def test_after_its_end_there_is_a_new_generation(machine: Machine) -> None:
     item = machine.submit().submissions[0]
     assert item.pid is not None

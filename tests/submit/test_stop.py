@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +12,8 @@ import pytest
 
 from exaslurm.core.cell import CellRecord
 from exaslurm.core.codec import dumps
-from exaslurm.errors import DeploymentError, QueryFailed, SubmitAmbiguous, WaitTimeout
+from exaslurm.core.marker import BootstrapMarker
+from exaslurm.errors import DeploymentError, QueryFailed, StateError, SubmitAmbiguous, WaitTimeout
 from exaslurm.keys.secrets import read_secret
 from exaslurm.rundir import RunDir
 from exaslurm.submit.stop import stop
@@ -157,3 +160,62 @@ def test_a_job_whose_answer_was_lost_is_ended_too(desk: Desk) -> None:
 def test_unknown_deployment(desk: Desk) -> None:
     with pytest.raises(DeploymentError, match="'nope'"):
         stop(RunDir(desk.directory / "nope"))
+
+
+def leave_marker(desk: Desk, cell: str) -> str:
+    """What a cell's job writes first of all; the job's id."""
+    item = desk.record(cell)
+    marker = BootstrapMarker(
+        plan_hash=item.plan_hash,
+        deployment="hello",
+        cell=cell,
+        job_id=str(item.job_id),
+        job_name=item.job_name,
+        het_job_ids={"0": str(item.job_id)},
+        nodes={"0": ("c1",)},
+        host="c1",
+        started_s=1.0,
+    )
+    desk.run_dir.generation(1).bootstrap_marker(cell).write_text(dumps(marker))
+    return marker.job_id
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_a_job_without_a_record_is_known_by_what_it_wrote(desk: Desk, damage: str) -> None:
+    desk.submit()
+    jobs = [leave_marker(desk, "c000"), leave_marker(desk, "c001")]
+    path = desk.run_dir.generation(1).submission("c001")
+    path.unlink()
+    if damage == "damaged":
+        path.write_text("{")
+        with pytest.raises(StateError, match=r"c001.json: not JSON"):
+            desk.submit()
+    else:
+        assert desk.submit().attached
+    desk.stop()
+    assert sorted(desk.queue.cancelled) == jobs
+    assert desk.record("c001").state == "stopped"
+
+
+def test_a_damaged_plan_keeps_nothing_alive(desk: Desk) -> None:
+    desk.submit()
+    desk.run_dir.generation(1).plan.write_text("[]")
+    desk.stop()
+    assert len(desk.queue.cancelled) == 2
+    assert any("going on without it" in line and "plan.json" in line for line in desk.said)
+
+
+def test_a_full_disk_keeps_nothing_alive(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.submit()
+
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StateError, match=r"has ended, but .*: No space left") as caught:
+            desk.stop()
+    assert len(desk.queue.cancelled) == 2
+    assert "run 'exaslurm stop' again" in str(caught.value.remedy)
+    desk.stop()
+    assert desk.record("c000").state == "stopped"
