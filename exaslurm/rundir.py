@@ -24,13 +24,26 @@ from exaslurm.core import codec
 from exaslurm.core.submission import Desired
 from exaslurm.errors import DeploymentError, StateError
 from exaslurm.util.files import make_private_dir, read_text, state_error
+from exaslurm.util.user import user_and_home
 
 
 def state_root(environ: Mapping[str, str], site_state: str | None) -> Path:
-    """``$EXASLURM_HOME``, else the site's state directory, else XDG state; plus ``exaslurm``."""
+    """``$EXASLURM_HOME``, else the site's state directory, else XDG state; plus ``exaslurm``.
+
+    Absolute: jobs and routers start in other directories than the shell that names it.
+    """
+    home = user_and_home(environ)[1]
     chosen = environ.get("EXASLURM_HOME") or site_state or environ.get("XDG_STATE_HOME")
-    base = Path(chosen) if chosen else Path(environ.get("HOME", "/")) / ".local" / "state"
-    return base.expanduser() / "exaslurm"
+    base = chosen or f"{home}/.local/state"
+    if base == "~" or base.startswith("~/"):
+        base = home + base[1:]
+    try:
+        return Path(os.path.abspath(base)) / "exaslurm"
+    except FileNotFoundError:
+        raise StateError(
+            f"{base!r} is relative to a directory that is gone",
+            remedy="set EXASLURM_HOME to an absolute path",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

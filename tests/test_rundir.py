@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import stat
 from pathlib import Path
 
 import pytest
 
-from exaslurm.errors import DeploymentError
+from exaslurm.errors import DeploymentError, StateError
 from exaslurm.rundir import GenerationDir, RunDir, state_root
 
 
@@ -18,6 +20,36 @@ def test_the_users_choice_wins_then_the_sites_then_xdg() -> None:
     assert state_root(everything, "/s") == Path("/s/exaslurm")
     assert state_root(everything, None) == Path("/x/exaslurm")
     assert state_root({"HOME": "/h"}, None) == Path("/h/.local/state/exaslurm")
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({"EXASLURM_HOME": "state", "HOME": "/h"}, "/cwd/state"),
+        ({"EXASLURM_HOME": "~/state", "HOME": "/h"}, "/h/state"),
+        ({"XDG_STATE_HOME": "x", "HOME": "/h"}, "/cwd/x"),
+        ({"HOME": "h"}, "/cwd/h/.local/state"),
+        ({"HOME": ""}, None),
+        ({}, None),
+    ],
+)
+def test_it_is_absolute_whatever_the_environment(
+    environ: dict[str, str], place: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Without HOME: the one in the user database.
+    base = place or f"{pwd.getpwuid(os.getuid()).pw_dir}/.local/state"
+    assert state_root(environ, None) == Path(base.replace("/cwd", str(tmp_path))) / "exaslurm"
+
+
+def test_a_current_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert state_root({"EXASLURM_HOME": "/e", "HOME": "/h"}, None) == Path("/e/exaslurm")
+    with pytest.raises(StateError, match="relative to a directory that is gone"):
+        state_root({"EXASLURM_HOME": "state", "HOME": "/h"}, None)
 
 
 def test_an_unknown_deployment_lists_the_known(tmp_path: Path) -> None:

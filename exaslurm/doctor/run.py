@@ -12,8 +12,9 @@ from exaslurm.doctor import host_checks, slurm_checks
 from exaslurm.doctor.model import Check, Report, skipped
 from exaslurm.rundir import state_root
 from exaslurm.site.model import Site
-from exaslurm.site.paths import resolve, user_and_home
+from exaslurm.site.paths import resolve
 from exaslurm.slurm.client import Slurm
+from exaslurm.util.user import user_and_home
 
 
 def examine(site: Site, environ: Mapping[str, str], *, python: str) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from markupsafe import Markup
 
 from exaslurm.errors import SiteError
 from exaslurm.render import quoting
+from exaslurm.util.user import config_dir
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent / "sbatch_templates"
 DIR_NAME = "sbatch_templates"
@@ -24,13 +26,13 @@ def search_path(environ: Mapping[str, str]) -> tuple[Path, ...]:
     ``$EXASLURM_SITE_CONFIG`` (its directories and the ones above them), the user's, the host's.
     """
     named = [Path(part) for part in environ.get("EXASLURM_SITE_CONFIG", "").split(":") if part]
-    config = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config"
     places = [
         *(place / DIR_NAME for directory in named for place in (directory, directory.parent)),
-        Path(config) / "exaslurm" / DIR_NAME,
+        config_dir(environ) / "exaslurm" / DIR_NAME,
         Path("/etc/exaslurm") / DIR_NAME,
     ]
-    return tuple(place for place in dict.fromkeys(places) if place.is_dir())
+    # isdir is false where one may not look
+    return tuple(place for place in dict.fromkeys(places) if os.path.isdir(place))
 
 
 def environment(template_dirs: Sequence[Path] = ()) -> jinja2.Environment:

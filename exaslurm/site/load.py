@@ -10,6 +10,7 @@ from exaslurm.errors import SiteError
 from exaslurm.site.checks import cross_problems
 from exaslurm.site.model import Site
 from exaslurm.util.checked import check, report
+from exaslurm.util.user import config_dir
 from exaslurm.util.yaml_lines import Document, nearest, read_document, read_yaml_file
 
 _SUFFIX = ".yaml"
@@ -20,8 +21,8 @@ def search_path(environ: Mapping[str, str]) -> list[Path]:
     """Directories with site configs, first match wins: ``$EXASLURM_SITE_CONFIG`` (several
     joined by colons), ``/etc/exaslurm/sites``, the user's own, the ones that come along."""
     given = [Path(part) for part in environ.get("EXASLURM_SITE_CONFIG", "").split(":") if part]
-    config = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
-    return [*given, Path("/etc/exaslurm/sites"), Path(config) / "exaslurm" / "sites", _PACKAGED]
+    own = config_dir(environ) / "exaslurm" / "sites"
+    return [*given, Path("/etc/exaslurm/sites"), own, _PACKAGED]
 
 
 def site_names(environ: Mapping[str, str]) -> list[str]:
@@ -70,7 +71,7 @@ def load_site(name: str, environ: Mapping[str, str]) -> Site:
 def _find(name: str, directories: list[Path], environ: Mapping[str, str], asked_in: str) -> Path:
     for directory in directories:
         file = directory / f"{name}{_SUFFIX}"
-        if "/" not in name and file.is_file():
+        if "/" not in name and os.path.isfile(file):  # false where one may not look
             return file
     places = ", ".join(str(directory) for directory in directories)
     raise SiteError(

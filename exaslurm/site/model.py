@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from exaslurm.site.paths import resolve, user_and_home
+from exaslurm.site.paths import resolve
 from exaslurm.util.fields import (
     TEXT,
     Count,
@@ -26,6 +26,7 @@ from exaslurm.util.fields import (
     TimeLimit,
     Word,
 )
+from exaslurm.util.user import user_and_home
 
 GatewayHome = Literal["login", "service", "job"]
 

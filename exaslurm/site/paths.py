@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
-from collections.abc import Mapping
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
@@ -27,15 +24,3 @@ def resolve(text: str, *, user: str, home: str) -> str:
     if text == "~" or text.startswith("~/"):
         text = home + text[1:]
     return _VARIABLE.sub(value, text)
-
-
-def user_and_home(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Name and home directory of the user, from the environment, else from the system."""
-    user, home = environ.get("USER") or environ.get("LOGNAME"), environ.get("HOME")
-    if user and home:
-        return user, home
-    try:
-        entry = pwd.getpwuid(os.getuid())
-    except KeyError:  # a container without an entry for the user
-        return user or str(os.getuid()), home or "/"
-    return user or entry.pw_name, home or entry.pw_dir

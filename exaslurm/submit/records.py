@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ from exaslurm.core.submission import Desired, Submission
 from exaslurm.errors import StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.files import append_line, read_text, write_atomic
+from exaslurm.util.user import user_and_home
 
 
 def write_submission(generation: GenerationDir, submission: Submission) -> None:
@@ -98,7 +99,4 @@ def add_history(
 
 
 def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an account without an entry in the user database
-        return "unknown"
+    return user_and_home(os.environ)[0]

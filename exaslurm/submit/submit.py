@@ -30,7 +30,7 @@ from exaslurm.render.scripts import job_name, render_all
 from exaslurm.render.templates import search_path
 from exaslurm.rundir import GenerationDir, RunDir, state_root
 from exaslurm.site.load import load_site
-from exaslurm.site.paths import resolve, user_and_home
+from exaslurm.site.paths import resolve
 from exaslurm.slurm.client import Slurm
 from exaslurm.spec.load import load_spec
 from exaslurm.submit import local, records
@@ -39,6 +39,7 @@ from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.survey import GenerationSurvey, Surveyor
 from exaslurm.submit.talk import Talk, quiet
 from exaslurm.util.files import read_text, write_atomic
+from exaslurm.util.user import user_and_home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

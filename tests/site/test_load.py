@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,3 +180,21 @@ def test_state_directory_of_a_user(environ: dict[str, str], put: Callable[..., P
     put("none", BASE.format(name="none"))
     assert load_site("mine", environ).state_dir(environ) == "/work/exa1/x"
     assert load_site("none", environ).state_dir(environ) is None
+
+
+def test_directories_that_one_may_not_read_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    real = os.stat
+
+    def stat(path: object, *args: object, **kwargs: object) -> object:
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *args, **kwargs)  # type: ignore[arg-type, call-overload]
+
+    monkeypatch.setattr(os, "stat", stat)
+    environ = {"EXASLURM_SITE_CONFIG": str(closed), "HOME": str(tmp_path)}
+    assert load_site("local", environ).name == "local"
+    assert "local" in site_names(environ)

@@ -74,13 +74,13 @@ def add_command(
     Example:
         export OPENAI_API_KEY=$(exaslurm key add hello alice)
     """
-    import getpass
     import os
 
     from exaslurm.api.keys import make_key
     from exaslurm.api.locate import find_run_dir
+    from exaslurm.util.user import user_and_home
 
-    owner = name or getpass.getuser()
+    owner = name or user_and_home(os.environ)[0]
     run_dir = find_run_dir(deployment, dict(os.environ), site=site)
     key = make_key(run_dir, owner, expires_s=expires, models=models)
     if as_json:
