@@ -37,6 +37,12 @@ def state_root(environ: Mapping[str, str], site_state: str | None) -> Path:
     base = chosen or f"{home}/.local/state"
     if base == "~" or base.startswith("~/"):
         base = home + base[1:]
+    if not _is_plain(base):
+        raise StateError(
+            f"the state directory {base!r} cannot be used: its name has control characters, or is "
+            "not UTF-8",
+            remedy="set EXASLURM_HOME to another directory",
+        )
     try:
         return Path(os.path.abspath(base)) / "exaslurm"
     except FileNotFoundError:
@@ -44,6 +50,11 @@ def state_root(environ: Mapping[str, str], site_state: str | None) -> Path:
             f"{base!r} is relative to a directory that is gone",
             remedy="set EXASLURM_HOME to an absolute path",
         ) from None
+
+
+def _is_plain(name: str) -> bool:
+    """Whether batch scripts and JSON can hold the name of a directory."""
+    return all(ord(char) >= 0x20 and not 0xD800 <= ord(char) < 0xE000 for char in name)
 
 
 @dataclass(frozen=True, slots=True)

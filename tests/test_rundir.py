@@ -42,6 +42,17 @@ def test_it_is_absolute_whatever_the_environment(
     assert state_root(environ, None) == Path(base.replace("/cwd", str(tmp_path))) / "exaslurm"
 
 
+@pytest.mark.parametrize("name", ["/a\nb", "/a\tb", os.fsdecode(b"/a\xe9"), "/a\x1b[31m"])
+def test_directories_that_no_script_can_name(name: str) -> None:
+    with pytest.raises(StateError, match="cannot be used"):
+        state_root({"EXASLURM_HOME": name, "HOME": "/h"}, None)
+
+
+@pytest.mark.parametrize("name", ["/a b", "/ünï-中", "/q'\"$(x)", "/a;b"])
+def test_directories_with_odd_names(name: str) -> None:
+    assert state_root({"EXASLURM_HOME": name, "HOME": "/h"}, None) == Path(name) / "exaslurm"
+
+
 def test_a_current_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

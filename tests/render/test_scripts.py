@@ -227,3 +227,21 @@ def test_another_plan_has_another_hash() -> None:
     other = dataclasses.replace(plan, site="other").sealed()
     assert plan.hash[:12] in rendered(plan)
     assert other.hash[:12] in rendered(other)
+
+
+def test_a_folder_of_our_name_where_sbatch_is_called_is_not_imported(tmp_path: Path) -> None:
+    fake = tmp_path / "exaslurm" / "bootstrap"
+    fake.mkdir(parents=True)
+    (fake / "launch.py").write_text("print('the wrong one')")
+    (tmp_path / "exaslurm" / "__init__.py").touch()
+    (fake / "__init__.py").touch()
+    done = subprocess.run(
+        ["bash"],
+        input=rendered(make_plan(python=sys.executable), tmp_path / "gen"),
+        text=True,
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=30,
+    )
+    assert "the wrong one" not in done.stdout
+    assert str(tmp_path / "gen") in done.stderr, "the real one misses its plan"
