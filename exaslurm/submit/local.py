@@ -11,7 +11,7 @@ from pathlib import Path
 
 from exaslurm.core import ports
 from exaslurm.core.plan import Plan
-from exaslurm.errors import StateError
+from exaslurm.errors import PlanError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm.environ import outside
 from exaslurm.submit.detach import spawn_detached
@@ -19,6 +19,20 @@ from exaslurm.util.process import start_ticks
 
 _HOST = "127.0.0.1"
 _MODULE = "exaslurm.bootstrap.init"
+
+
+def require_engine(plan: Plan) -> None:
+    """Raises PlanError if vLLM is asked for and not where the nodes' Python is.
+
+    Nodes of a cluster may see other files than the login node; here there is only this host.
+    """
+    vllm = Path(plan.node.python).with_name("vllm")
+    if any(model.engine.kind == "vllm" for model in plan.models) and not os.access(vllm, os.X_OK):
+        raise PlanError(
+            f"the environment of {plan.node.python} has no vLLM ({vllm} is missing)",
+            remedy="install 'exaslurm[node]' there, or set 'python' in the site config; for "
+            "processors, scripts/env of a clone makes an environment with all that is needed",
+        )
 
 
 def start_init(

@@ -178,6 +178,8 @@ class _Submit:
         running = [each for each in surveys if each.cells("alive", "unknown")]
         if running:
             return self._join(running)
+        if self.plan.layout == "local":
+            local.require_engine(self.plan)
         self._close_ended(surveys)
         last = surveys[-1] if surveys else None
         if last and last.plan == self.plan and set(last.fates.values()) <= {"never"}:

@@ -118,6 +118,23 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         stop(it.run_dir, timeout_s=40, talk=print, environ=it.environ)
 
 
+def test_an_environment_without_vllm_is_said_at_once(machine: Machine) -> None:
+    python = machine.directory / "empty" / "bin" / "python"
+    sites = machine.directory / ".config" / "exaslurm" / "sites"
+    sites.mkdir(parents=True)
+    (sites / "bare.yaml").write_text(
+        f"schema: exaslurm/site/v1\nname: bare\nextends: local\npython: {python}\n"
+    )
+    text = machine.spec.read_text().replace("site: local", "site: bare")
+    spec = machine.directory / "vllm.yaml"
+    spec.write_text(text.replace("kind: simulated}", "kind: vllm}\n    source: {path: /models/m}"))
+    done = machine.command("submit", str(spec))
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert f"{python.with_name('vllm')} is missing" in done.stderr
+    assert "scripts/env" in done.stderr
+    assert machine.run_dir.generations() == []
+
+
 def test_from_submit_to_stop(machine: Machine) -> None:
     done = machine.command("submit", "spec.yaml" if machine.spec else "", "--parsable")
     assert done.returncode == 0, done.stderr
