@@ -87,14 +87,15 @@ def check_directory(name: str, path: Path, *, min_free_gib: float) -> Check:
     """A directory can be written (really: a quota shows only then) and has room. If it is not
     there yet, the nearest directory above it is looked at, in which it would be made."""
     place = next((item for item in (path, *path.parents) if item.is_dir()), Path("/"))
+    missing = "" if place == path else f"{path} is not there, and "
     try:
         _try_write(place)
         room = os.statvfs(place)
     except StateError as error:
-        return failed(name, str(error), error.remedy or "choose another directory")
+        return failed(name, f"{missing}{error}", error.remedy or "choose another directory")
     except OSError as error:
         found = state_error("use", place, error)
-        return failed(name, str(found), found.remedy or "choose another directory")
+        return failed(name, f"{missing}{found}", found.remedy or "choose another directory")
     free_gib = room.f_bavail * room.f_frsize / GIB
     value = f"{path}: {free_gib:.1f} GiB free" + ("" if place == path else f" (below {place})")
     if free_gib < min_free_gib:

@@ -60,6 +60,12 @@ def test_a_directory_that_cannot_be_written() -> None:
     assert found.remedy
 
 
+def test_a_directory_that_cannot_be_made_is_named_itself() -> None:
+    found = checks.check_directory("state", Path("/sys/kernel/a/b"), min_free_gib=0)
+    assert found.outcome == "fail"
+    assert "/sys/kernel/a/b is not there" in found.value
+
+
 @pytest.mark.parametrize(
     ("pattern", "outcome"),
     [(None, "pass"), ("loopback", "pass"), ("ib*", "pass"), ("hsn0", "warn")],
