@@ -209,3 +209,10 @@ def test_what_the_system_refuses_is_no_bug(exaslurm: Run, monkeypatch: pytest.Mo
     done = exaslurm("status", "hello")
     assert done.code == ExitCode.USAGE
     assert done.err == "exaslurm: error: cannot use /some/file: Permission denied\n"
+
+
+def test_a_site_without_slurm_has_nothing_to_render_and_says_so(exaslurm: Run) -> None:
+    spec = Path(__file__).resolve().parents[2] / "examples" / "local.yaml"
+    done = exaslurm("render", spec, "--stdout")
+    assert (done.code, done.out) == (0, "")
+    assert "no batch scripts" in done.err

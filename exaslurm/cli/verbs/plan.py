@@ -66,6 +66,8 @@ def render_command(
     else:
         files = render_files(plan, output.absolute(), site=overrides.site)
     scripts = {name: text for name, text in files.items() if name.startswith("scripts/")}
+    if not scripts:
+        talk(f"site {plan.site!r} has no Slurm, so there are no batch scripts")
     if cell is not None:
         wanted = f"scripts/{cell}.sbatch"
         if wanted not in scripts:
@@ -76,7 +78,8 @@ def render_command(
         if as_json:
             result_json({"schema": "exaslurm/render/1", "plan": plan.hash, "files": scripts})
         else:
-            result("\n".join(text.rstrip("\n") for text in scripts.values()))
+            for text in scripts.values():
+                result(text.rstrip("\n"))
         return
     # Slurm before 23.02 does not make the directory of a job's output file.
     GenerationDir(output.absolute()).make(tuple(part.name for part in plan.cells))
@@ -87,4 +90,5 @@ def render_command(
         return
     for path in written:
         result(str(path))
-    talk(f"submit by hand: sbatch {output}/scripts/<cell>.sbatch")
+    if scripts:
+        talk(f"submit by hand: sbatch {output}/scripts/<cell>.sbatch")
