@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import NoReturn
 
 import click
@@ -158,4 +160,12 @@ def _usage_text(error: click.ClickException) -> str:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
+            signal.signal(number, _end)
     sys.exit(run())
+
+
+def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    """End as after Ctrl-C: what was made for this command only is taken away again."""
+    raise SystemExit(128 + number)

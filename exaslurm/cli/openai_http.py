@@ -30,7 +30,11 @@ class ChatClient:
     def first_model(self) -> str:
         """The first served name. NotReadyError if nothing is served yet."""
         with self._request("GET", "/models") as answer:
-            names = [item["id"] for item in json.loads(answer.read())["data"]]
+            page = self._object(answer.read())
+        try:
+            names = [item["id"] for item in page["data"]]
+        except (KeyError, TypeError):
+            raise self._stranger() from None
         if not names:
             raise NotReadyError(
                 "the router serves no model yet",
@@ -42,9 +46,7 @@ class ChatClient:
         """The whole answer object."""
         body = {**options, "messages": messages}
         with self._request("POST", "/chat/completions", body) as answer:
-            found = json.loads(answer.read())
-        assert isinstance(found, dict)
-        return found
+            return self._object(answer.read())
 
     def stream(self, messages: list[dict[str, str]], options: Mapping[str, Any]) -> Iterator[str]:
         """The answer's text, piece by piece as it comes."""
@@ -78,9 +80,30 @@ class ChatClient:
         finally:
             connection.close()
 
+    def _object(self, raw: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self._stranger()
+        return found
+
+    def _stranger(self) -> UserError:
+        return UserError(
+            f"what answers at {self.base} is no OpenAI server", remedy="the address ends in /v1"
+        )
+
     def _connect(self) -> http.client.HTTPConnection:
-        url = urlsplit(self.base)
-        host, port = url.hostname or "localhost", url.port
+        try:
+            url = urlsplit(self.base)
+            host, port = url.hostname, url.port
+        except ValueError:
+            host = None
+        if host is None or url.scheme not in ("http", "https"):
+            raise UserError(
+                f"{self.base!r} is no address of a router", remedy="such as http://HOST:PORT/v1"
+            )
         if url.scheme == "https":
             context = ssl.create_default_context()
             return http.client.HTTPSConnection(
@@ -98,6 +121,8 @@ class ChatClient:
         connection.connect()
         # Connecting is quick or fails; an answer may take its time.
         connection.sock.settimeout(ANSWER_TIMEOUT_S)
+        if not self.key.isascii() or not self.key.isprintable():
+            raise UserError("the key is damaged: it has characters that no key has")
         headers = {"Authorization": f"Bearer {self.key}"}
         data = None
         if body is not None:
@@ -116,7 +141,10 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         data = line[5:].strip()
         if data == "[DONE]":
             return
-        event = json.loads(data)
+        try:
+            event = json.loads(data)
+        except ValueError:
+            raise NotReadyError(f"the answer broke off: {data[:80]!r} is no event") from None
         if isinstance(event, dict):
             yield event
 

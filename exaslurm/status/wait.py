@@ -33,8 +33,11 @@ def wait_ready(
         if status.is_ready:
             return status
         if status.is_over:
+            cause = status.cause or (
+                "'exaslurm stop' was called" if status.phase == "stopped" else "no cause is known"
+            )
             raise NotReadyError(
-                f"{status.deployment} is {status.phase}: {status.cause or 'no cause is known'}",
+                f"{status.deployment} is {status.phase}: {cause}",
                 remedy=status.remedy or f"exaslurm logs {status.deployment}",
             )
         left_s = deadline - clock()

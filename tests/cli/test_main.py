@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -216,3 +217,25 @@ def test_a_site_without_slurm_has_nothing_to_render_and_says_so(exaslurm: Run) -
     done = exaslurm("render", spec, "--stdout")
     assert (done.code, done.out) == (0, "")
     assert "no batch scripts" in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_cleaning_up_happen(number: signal.Signals) -> None:
+    script = (
+        "import os, sys, click\n"
+        "from exaslurm.cli import main\n"
+        "@main.cli.command('wait')\n"
+        "def wait():\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "    finally:\n"
+        "        print('cleaned up')\n"
+        "main.Verbs.get_command = lambda *_: wait\n"
+        "main.Verbs.list_commands = lambda *_: ['wait']\n"
+        "sys.argv = ['exaslurm', 'wait']\n"
+        "main.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned up\n", "")

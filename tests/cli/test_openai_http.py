@@ -100,3 +100,28 @@ def test_refusals(serve: Serve, status: int, body: bytes, kind: type[Exception],
 def test_nobody_listens() -> None:
     with pytest.raises(NotReadyError, match="no answer from the router at"):
         ChatClient("http://127.0.0.1:9/v1", "exa-key").first_model()
+
+
+@pytest.mark.parametrize("base", ["ftp://x/v1", "nonsense", "http://[::1", "http://x:99999/v1"])
+def test_addresses_that_are_none(base: str) -> None:
+    with pytest.raises(UserError, match="is no address of a router"):
+        ChatClient(base, "exa-key").first_model()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"data": 7}', b'{"data": [1]}'])
+def test_other_servers(serve: Serve, body: bytes) -> None:
+    with pytest.raises(UserError, match="is no OpenAI server"):
+        serve(200, body).first_model()
+
+
+def test_an_event_that_is_none(serve: Serve) -> None:
+    client = serve(200, b"data: {\n\n")
+    with pytest.raises(NotReadyError, match="is no event"):
+        list(client.stream([], {}))
+
+
+@pytest.mark.parametrize("key", ["exa-\nX: y", "exa-\xe9", "exa-\u4e2d"])
+def test_damaged_keys(serve: Serve, key: str) -> None:
+    client = ChatClient(serve(200, b"{}").base, key)
+    with pytest.raises(UserError, match="the key is damaged"):
+        client.first_model()

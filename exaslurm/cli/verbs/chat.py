@@ -68,7 +68,7 @@ def chat_command(
     environ = dict(os.environ)
     run_dir = find_run_dir(deployment, environ, site=site)
     base = url.rstrip("/") if url else f"{reachable_endpoint(run_dir).url}/v1"
-    given = key_file.read_text().strip() if key_file else environ.get("EXASLURM_API_KEY")
+    given = _read_key(key_file) if key_file else environ.get("EXASLURM_API_KEY")
     with borrowed_key(run_dir, given) as key:
         client = ChatClient(base, key)
         chosen = model or client.first_model()
@@ -87,6 +87,16 @@ def chat_command(
             result_json(client.ask(messages, options))
         else:
             _stream(client, messages, options)
+
+
+def _read_key(path: Path) -> str:
+    try:
+        key = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        key = ""
+    if not key:
+        raise UserError(f"{path} holds no key")
+    return key
 
 
 def _stream(client: ChatClient, messages: list[dict[str, str]], options: dict[str, object]) -> str:
