@@ -8,36 +8,15 @@ from typing import Any
 import pytest
 
 from exaslurm.core.facts import GpuFact, HcaFact, NodeFacts, NumaFact
-from exaslurm.core.plan import (
-    CellPlan,
-    ComponentPlan,
-    EnginePlan,
-    GatewayPlan,
-    ModelPlan,
-    ModelSource,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    ReplicaSet,
-    ShardPlan,
-    SlotTemplate,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import ModelPlan, Plan
+from tests.tools import plans
 
 
 def make_model(
     name: str, *, gpus: int = 0, cores: int = 1, mem_gib: float = 1.0, most: int = 16
 ) -> ModelPlan:
-    return ModelPlan(
-        name=name,
-        source=ModelSource(kind="none", value=""),
-        engine=EnginePlan(kind="simulated", device="cpu"),
-        tensor=1,
-        pipeline=1,
-        slot=SlotTemplate(gpus=gpus, cores=cores, mem_gib=mem_gib),
-        max_replicas_per_node=most,
-        shards=(ShardPlan(name="a", served_names=(name,)),),
+    return plans.make_model(
+        name, gpus=gpus, cores=cores, mem_gib=mem_gib, max_replicas_per_node=most, shard="a"
     )
 
 
@@ -49,48 +28,15 @@ def make_plan_of(
     role: Any = "worker",
     layout: Any = "het",
 ) -> Plan:
-    worker = ComponentPlan(
-        het_group=1 if role == "worker" else 0,
-        role=role,
-        kind="gpu",
-        nodes=nodes,
-        min_nodes=1,
-        cpus_per_node=16,
-        mem_mib_per_node=None,
-        gpus_per_node=4,
-        directives=(),
-    )
-    head = ComponentPlan(
-        het_group=0,
-        role="head",
-        kind="cpu",
-        nodes=1,
-        min_nodes=1,
-        cpus_per_node=2,
-        mem_mib_per_node=None,
-        gpus_per_node=0,
-        directives=(),
-    )
-    return Plan(
-        deployment="d",
-        site="s",
+    worker = plans.make_component(
+        1 if role == "worker" else 0, role, kind="gpu", nodes=nodes, min_nodes=1,
+        cpus_per_node=16, gpus_per_node=4,
+    )  # fmt: skip
+    head = plans.make_component(0, "head")
+    return plans.make_plan(
         layout=layout,
-        models=tuple(models),
-        cells=(
-            CellPlan(
-                name="c000",
-                index=0,
-                components=(head, worker) if role == "worker" else (worker,),
-                replica_sets=tuple(ReplicaSet(model=m, shard=s, count=n) for m, s, n in sets),
-            ),
-        ),
-        node=NodeEnvironment(
-            python="python3", tmp="/tmp", shared="/s", local=None, interface=None, host_suffix=""
-        ),
-        ports=PortPolicy(),
-        ray=RayPlan(enabled=True, start_timeout_s=1.0, object_store_mib=80),
-        timeouts=TimeoutPlan(nodes_s=1.0, stage_s=1.0, ready_s=1.0, drain_s=1.0),
-        gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
+        models=models,
+        cells=plans.make_cells(*((head, worker) if role == "worker" else (worker,)), replicas=sets),
     ).sealed()
 
 

@@ -8,62 +8,18 @@ import pytest
 
 from exaslurm.core import ports
 from exaslurm.core.codec import dumps, loads
-from exaslurm.core.plan import (
-    CellPlan,
-    ComponentPlan,
-    EnginePlan,
-    GatewayPlan,
-    ModelPlan,
-    ModelSource,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    ReplicaSet,
-    ShardPlan,
-    SlotTemplate,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import Plan, PortPolicy
+from tests.tools import plans
 
 
 def make_plan(ready_s: float = 60.0) -> Plan:
-    return Plan(
-        deployment="d",
-        site="s",
+    component = plans.make_component(directives=(("nodes", "1"),))
+    return plans.make_plan(
         layout="single",
-        models=(
-            ModelPlan(
-                name="m",
-                source=ModelSource(kind="none", value=""),
-                engine=EnginePlan(kind="simulated", device="cpu"),
-                tensor=1,
-                pipeline=1,
-                slot=SlotTemplate(gpus=0, cores=1, mem_gib=1.0),
-                max_replicas_per_node=1,
-                shards=(ShardPlan(name="base", served_names=("m", "m:base")),),
-            ),
-        ),
-        cells=(
-            CellPlan(
-                name="c000",
-                index=0,
-                components=(
-                    ComponentPlan(
-                        het_group=0, role="both", kind="k", nodes=1, min_nodes=1, cpus_per_node=1,
-                        mem_mib_per_node=None, gpus_per_node=0, directives=(("nodes", "1"),),
-                    ),
-                ),
-                replica_sets=(ReplicaSet(model="m", shard="base", count=1),),
-            ),
-        ),
-        node=NodeEnvironment(
-            python="/py", tmp="/tmp", shared="/s", local=None, interface=None, host_suffix=""
-        ),
-        ports=PortPolicy(),
-        ray=RayPlan(enabled=False, start_timeout_s=1.0, object_store_mib=1),
-        timeouts=TimeoutPlan(nodes_s=1.0, stage_s=1.0, ready_s=ready_s, drain_s=1.0),
-        gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=True),
-    )  # fmt: skip
+        models=[plans.make_model()],
+        cells=plans.make_cells(component, replicas=[("m", "base", 1)]),
+        ready_s=ready_s,
+    )
 
 
 def test_a_seal_holds_through_the_file() -> None:

@@ -9,53 +9,29 @@ import pytest
 
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.execspec import ExecSpec
-from exaslurm.core.plan import (
-    CellPlan,
-    EnginePlan,
-    GatewayPlan,
-    ModelPlan,
-    ModelSource,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    ShardPlan,
-    SlotTemplate,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import EnginePlan, ModelSource, Plan
 from exaslurm.engines.build import build_engine
 from exaslurm.engines.place import EnginePlace
 from exaslurm.errors import PlanError, ReplicaError
+from tests.tools import plans
 
 
 def make_plan(*, tensor: int = 1, lora: str | None = None, **engine: Any) -> Plan:
     engine = {"kind": "vllm", "device": "cpu", **engine}
-    return Plan(
-        deployment="d",
-        site="s",
-        layout="het",
-        models=(
-            ModelPlan(
-                name="m",
-                source=ModelSource(kind="path", value="/models/m"),
-                engine=EnginePlan(**engine),
-                tensor=tensor,
-                pipeline=1,
-                slot=SlotTemplate(gpus=0, cores=2, mem_gib=16.0),
-                max_replicas_per_node=4,
-                shards=(ShardPlan(name="base", served_names=("m", "m:base"), lora=lora),),
-            ),
-        ),
-        cells=(CellPlan(name="c000", index=0, components=(), replica_sets=()),),
-        node=NodeEnvironment(
-            python="/env/bin/python", tmp="/tmp", shared="/s", local=None, interface=None,
-            host_suffix="",
-        ),
-        ports=PortPolicy(),
-        ray=RayPlan(enabled=False, start_timeout_s=1.0, object_store_mib=1),
-        timeouts=TimeoutPlan(nodes_s=1.0, stage_s=1.0, ready_s=1.0, drain_s=30.0),
-        gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
-    )  # fmt: skip
+    model = plans.make_model(
+        source=ModelSource(kind="path", value="/models/m"),
+        engine=EnginePlan(**engine),
+        tensor=tensor,
+        cores=2,
+        mem_gib=16.0,
+        lora=lora,
+    )
+    return plans.make_plan(
+        models=[model],
+        cells=plans.make_cells(),
+        node=plans.make_environment(python="/env/bin/python"),
+        drain_s=30.0,
+    )
 
 
 def build(plan: Plan, node_dir: Path = Path("/nowhere"), **binding: Any) -> ExecSpec:

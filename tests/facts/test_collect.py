@@ -10,8 +10,8 @@ import pytest
 
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.facts import NodeFacts
-from exaslurm.core.plan import NodeEnvironment
 from exaslurm.facts.collect import collect, label_value, node_name, switch_of
+from tests.tools.plans import make_environment
 
 STEP = {
     "SLURMD_NODENAME": "nid001",
@@ -25,9 +25,7 @@ STEP = {
 
 
 def facts_of(environ: dict[str, str], sys: Path, proc: Path, local: str | None) -> NodeFacts:
-    node = NodeEnvironment(
-        python="p", tmp="/tmp", shared="/s", local=local, interface=None, host_suffix=""
-    )
+    node = make_environment(local=local)
     return collect(
         node, environ, het_group=1, kind="gpu", address="10.0.0.1", agent_port=20510,
         port_base=20500, sys=sys, proc=proc, cpus=[3, 1],

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from exaslurm.core.plan import (
-    CellPlan,
-    ComponentPlan,
-    GatewayPlan,
-    Layout,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    Role,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import ComponentPlan, Layout, Plan, Role
+from tests.tools import plans
 
 Directives = tuple[tuple[str, str | None], ...]
 
@@ -47,12 +37,11 @@ WORKERS: Directives = (
 def component(
     group: int, role: Role, nodes: int, directives: Directives, kind: str = "gpu"
 ) -> ComponentPlan:
-    return ComponentPlan(
-        het_group=group,
-        role=role,
+    return plans.make_component(
+        group,
+        role,
         kind=kind,
         nodes=nodes,
-        min_nodes=nodes,
         cpus_per_node=1 if role == "head" else 2,
         mem_mib_per_node=1024,
         gpus_per_node=0 if role == "head" else 2,
@@ -79,29 +68,24 @@ def make_plan(
     else:
         nodes = 2 if layout == "single" else 1
         parts = (component(0, "both", nodes, workers if layout == "single" else ()),)
-    return Plan(
+    return plans.make_plan(
         deployment=deployment,
         site="lab",
         layout=layout,
-        models=(),
-        cells=tuple(
-            CellPlan(name=f"c{index:03d}", index=index, components=parts, replica_sets=())
-            for index in range(cells)
-        ),
-        node=NodeEnvironment(
+        cells=plans.make_cells(*parts, count=cells),
+        node=plans.make_environment(
             python=python,
-            tmp="/tmp",
             shared="/exa/shared/scratch/exa1",
-            local=None,
             interface="eth0",
-            host_suffix="",
-            env=env or {},
-            prologue=tuple(prologue),
+            env=env,
+            prologue=prologue,
         ),
-        ports=PortPolicy(first=first_port),
-        ray=RayPlan(enabled=False, start_timeout_s=60.0, object_store_mib=128),
-        timeouts=TimeoutPlan(nodes_s=60.0, stage_s=60.0, ready_s=60.0, drain_s=drain_s),
-        gateway=GatewayPlan(
-            home="login", bind="127.0.0.1", port=0, start_with_submit=start_gateway
-        ),
+        first_port=first_port,
+        ray_start_timeout_s=60.0,
+        object_store_mib=128,
+        nodes_s=60.0,
+        stage_s=60.0,
+        ready_s=60.0,
+        drain_s=drain_s,
+        start_with_submit=start_gateway,
     ).sealed()
