@@ -20,14 +20,6 @@ import pytest
 
 from exaslurm.core.cell import CellRecord, ReplicaRecord
 from exaslurm.core.codec import dumps
-from exaslurm.core.plan import (
-    GatewayPlan,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    TimeoutPlan,
-)
 from exaslurm.gateway.endpoint import read_endpoint
 from exaslurm.keys.clients import add_key, remove_key
 from exaslurm.keys.secrets import ensure_secrets
@@ -35,25 +27,10 @@ from exaslurm.registry.write import write_record
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import write_atomic
 from tests.tools.fleet import INNER, Engine, engines, wait_for
+from tests.tools.plans import make_plan
 
-PLAN = Plan(
-    deployment="hello",
-    site="test",
-    layout="local",
-    models=(),
-    cells=(),
-    node=NodeEnvironment(
-        python=sys.executable,
-        tmp="/tmp",
-        shared="/tmp",
-        local=None,
-        interface="loopback",
-        host_suffix="",
-    ),
-    ports=PortPolicy(first=24000, last=24999),
-    ray=RayPlan(enabled=False, start_timeout_s=1.0, object_store_mib=64),
-    timeouts=TimeoutPlan(nodes_s=10.0, stage_s=10.0, ready_s=10.0, drain_s=10.0),
-    gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
+PLAN = make_plan(
+    deployment="hello", layout="local", first_port=24000, last_port=24999, drain_s=10.0
 ).sealed()
 
 

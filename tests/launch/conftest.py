@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +11,9 @@ from pathlib import Path
 import pytest
 
 from exaslurm.core.codec import dumps
-from exaslurm.core.plan import (
-    CellPlan,
-    ComponentPlan,
-    GatewayPlan,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import Plan
 from exaslurm.rundir import GenerationDir, RunDir
+from tests.tools import plans
 
 # Slurm's errors and timings are what cannot be had on demand: this stands in for srun only, the
 # launch process is the real one. It runs the shell lines that the test gives for its component.
@@ -35,41 +26,15 @@ echo "$@" >> "$FAKE_DIR/argv.$group"
 """
 
 
-def part(group: int, nodes: int) -> ComponentPlan:
-    return ComponentPlan(
-        het_group=group,
-        role="head" if group == 0 else "worker",
-        kind="k",
-        nodes=nodes,
-        min_nodes=nodes,
-        cpus_per_node=3,
-        mem_mib_per_node=None,
-        gpus_per_node=0,
-        directives=(),
-    )
-
-
 def make_plan(*, nodes_s: float = 20.0, first: int = 20000, last: int = 31999) -> Plan:
-    return Plan(
-        deployment="d",
-        site="s",
-        layout="het",
-        models=(),
-        cells=(
-            CellPlan(name="c000", index=0, components=(part(0, 1), part(1, 2)), replica_sets=()),
+    return plans.make_plan(
+        cells=plans.make_cells(
+            plans.make_component(0, "head", cpus_per_node=3),
+            plans.make_component(1, "worker", nodes=2, cpus_per_node=3),
         ),
-        node=NodeEnvironment(
-            python=sys.executable,
-            tmp="/tmp",
-            shared="/tmp",
-            local=None,
-            interface="loopback",
-            host_suffix="",
-        ),
-        ports=PortPolicy(first=first, last=last),
-        ray=RayPlan(enabled=False, start_timeout_s=1.0, object_store_mib=100),
-        timeouts=TimeoutPlan(nodes_s=nodes_s, stage_s=1.0, ready_s=1.0, drain_s=1.0),
-        gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
+        first_port=first,
+        last_port=last,
+        nodes_s=nodes_s,
     ).sealed()
 
 

@@ -20,79 +20,24 @@ from exaslurm.core.cell import (
     ReplicaStatus,
 )
 from exaslurm.core.codec import dumps
-from exaslurm.core.plan import (
-    CellPlan,
-    ComponentPlan,
-    EnginePlan,
-    GatewayPlan,
-    ModelPlan,
-    ModelSource,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    ReplicaSet,
-    ShardPlan,
-    SlotTemplate,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import Plan
 from exaslurm.core.submission import Submission
 from exaslurm.keys.secrets import ensure_secrets, read_secret
 from exaslurm.registry.write import write_record
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import write_atomic
+from tests.tools import plans
 
 
 def make_plan(cells: int = 1, *, start_with_submit: bool = False, layout: Any = "het") -> Plan:
-    component = ComponentPlan(
-        het_group=0,
-        role="both",
-        kind="cpu",
-        nodes=2,
-        min_nodes=2,
-        cpus_per_node=4,
-        mem_mib_per_node=None,
-        gpus_per_node=0,
-        directives=(),
-    )
-    model = ModelPlan(
-        name="m",
-        source=ModelSource(kind="none", value=""),
-        engine=EnginePlan(kind="simulated", device="cpu"),
-        tensor=1,
-        pipeline=1,
-        slot=SlotTemplate(gpus=0, cores=1, mem_gib=1.0),
-        max_replicas_per_node=16,
-        shards=(ShardPlan(name="base", served_names=("m", "m:base")),),
-    )
-    return Plan(
+    component = plans.make_component(nodes=2, cpus_per_node=4)
+    return plans.make_plan(
         deployment="hello",
         site="lab",
         layout=layout,
-        models=(model,),
-        cells=tuple(
-            CellPlan(
-                name=f"c{index:03}",
-                index=index,
-                components=(component,),
-                replica_sets=(ReplicaSet(model="m", shard="base", count=2),),
-            )
-            for index in range(cells)
-        ),
-        node=NodeEnvironment(
-            python="/usr/bin/python3",
-            tmp="/tmp",
-            shared="/scratch",
-            local=None,
-            interface=None,
-            host_suffix="",
-        ),
-        ports=PortPolicy(),
-        ray=RayPlan(enabled=False, start_timeout_s=10, object_store_mib=80),
-        timeouts=TimeoutPlan(nodes_s=10, stage_s=10, ready_s=10, drain_s=10),
-        gateway=GatewayPlan(
-            home="login", bind="127.0.0.1", port=0, start_with_submit=start_with_submit
-        ),
+        models=[plans.make_model()],
+        cells=plans.make_cells(component, count=cells, replicas=[("m", "base", 2)]),
+        start_with_submit=start_with_submit,
         poll_floor_s=30.0,
     ).sealed()
 
