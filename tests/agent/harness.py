@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -19,24 +20,10 @@ from exaslurm.core import ports
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import AgentReport, DesiredState, EngineStatus
 from exaslurm.core.codec import dumps, loads
-from exaslurm.core.plan import (
-    CellPlan,
-    ComponentPlan,
-    EnginePlan,
-    GatewayPlan,
-    ModelPlan,
-    ModelSource,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    ReplicaSet,
-    ShardPlan,
-    SlotTemplate,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import EnginePlan, ModelSource, Plan
 from exaslurm.keys.secrets import ensure_secrets, read_secret
 from exaslurm.rundir import RunDir
+from tests.tools import plans
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FAKE = Path(__file__).with_name("fake_vllm.py")
@@ -63,51 +50,27 @@ def free_block() -> int:
     raise RuntimeError("no free block of ports")
 
 
-def component(group: int, role: str) -> ComponentPlan:
-    return ComponentPlan(
-        het_group=group, role=role, kind="cpu", nodes=1, min_nodes=1, cpus_per_node=2,
-        mem_mib_per_node=None, gpus_per_node=0, directives=(),
-    )  # fmt: skip
-
-
-def make_plan(root: Path, **engine: object) -> Plan:
+def make_plan(root: Path, **engine: Any) -> Plan:
     """Two components and one model, whose engine is the fake one."""
-    return Plan(
+    model = plans.make_model(
+        source=ModelSource(kind="none", value="model"),
+        engine=EnginePlan(kind="vllm", device="cpu", **engine),
+        max_replicas_per_node=4,
+    )
+    return plans.make_plan(
         deployment="test",
-        site="test",
-        layout="het",
-        models=(
-            ModelPlan(
-                name="m",
-                source=ModelSource(kind="none", value="model"),
-                engine=EnginePlan(kind="vllm", device="cpu", **engine),
-                tensor=1,
-                pipeline=1,
-                slot=SlotTemplate(gpus=0, cores=1, mem_gib=1.0),
-                max_replicas_per_node=4,
-                shards=(ShardPlan(name="base", served_names=("m", "m:base")),),
-            ),
+        models=[model],
+        cells=plans.make_cells(
+            plans.make_component(0, "head"),
+            plans.make_component(1, "worker"),
+            replicas=[("m", "base", 1)],
         ),
-        cells=(
-            CellPlan(
-                name="c000",
-                index=0,
-                components=(component(0, "head"), component(1, "worker")),
-                replica_sets=(ReplicaSet(model="m", shard="base", count=1),),
-            ),
+        node=plans.make_environment(
+            python=str(root / "bin" / "python"), tmp=str(root), shared=str(root / "shared")
         ),
-        node=NodeEnvironment(
-            python=str(root / "bin" / "python"),
-            tmp=str(root),
-            shared=str(root / "shared"),
-            local=None,
-            interface="loopback",
-            host_suffix="",
-        ),
-        ports=PortPolicy(),
-        ray=RayPlan(enabled=False, start_timeout_s=10.0, object_store_mib=100),
-        timeouts=TimeoutPlan(nodes_s=20.0, stage_s=20.0, ready_s=10.0, drain_s=2.0),
-        gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
+        nodes_s=20.0,
+        stage_s=20.0,
+        drain_s=2.0,
     ).sealed()
 
 

@@ -11,22 +11,8 @@ from exaslurm.controller.cell import Cell
 from exaslurm.core.cell import AgentReport, EngineStatus, RayNodeStatus
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.marker import BootstrapMarker
-from exaslurm.core.plan import (
-    CellPlan,
-    ComponentPlan,
-    EnginePlan,
-    GatewayPlan,
-    ModelPlan,
-    ModelSource,
-    NodeEnvironment,
-    Plan,
-    PortPolicy,
-    RayPlan,
-    ReplicaSet,
-    ShardPlan,
-    SlotTemplate,
-    TimeoutPlan,
-)
+from exaslurm.core.plan import EnginePlan, Plan
+from tests.tools import plans
 
 WORKERS = ("n2", "n3", "n4")
 OFF = RayNodeStatus(state="off", epoch=0)
@@ -42,55 +28,24 @@ def make_plan(
     nodes_s: float = 30.0,
     engine_args: dict[str, Any] | None = None,
 ) -> Plan:
-    def part(group: int, count: int, least: int) -> ComponentPlan:
-        return ComponentPlan(
-            het_group=group,
-            role="worker" if group else "head",
-            kind="k",
-            nodes=count,
-            min_nodes=least,
-            cpus_per_node=8,
-            mem_mib_per_node=None,
-            gpus_per_node=0,
-            directives=(),
-        )
-
-    return Plan(
-        deployment="d",
-        site="s",
-        layout="het",
-        models=(
-            ModelPlan(
-                name="m",
-                source=ModelSource(kind="none", value=""),
-                engine=EnginePlan(kind="simulated", device="cpu", args=engine_args or {}),
-                tensor=1,
-                pipeline=1,
-                slot=SlotTemplate(gpus=0, cores=1, mem_gib=1.0),
-                max_replicas_per_node=most,
-                shards=(ShardPlan(name="a", served_names=("m", "m:a")),),
-            ),
+    model = plans.make_model(
+        engine=EnginePlan(kind="simulated", device="cpu", args=engine_args or {}),
+        max_replicas_per_node=most,
+        shard="a",
+    )
+    return plans.make_plan(
+        models=[model],
+        cells=plans.make_cells(
+            plans.make_component(0, "head"),
+            plans.make_component(1, "worker", nodes=nodes, min_nodes=min_nodes, cpus_per_node=8),
+            replicas=[("m", "a", replicas)],
         ),
-        cells=(
-            CellPlan(
-                name="c000",
-                index=0,
-                components=(part(0, 1, 1), part(1, nodes, min_nodes)),
-                replica_sets=(ReplicaSet(model="m", shard="a", count=replicas),),
-            ),
-        ),
-        node=NodeEnvironment(
-            python="python3",
-            tmp="/tmp",
-            shared="/tmp",
-            local=None,
-            interface="loopback",
-            host_suffix="",
-        ),
-        ports=PortPolicy(),
-        ray=RayPlan(enabled=ray, start_timeout_s=60.0, object_store_mib=100),
-        timeouts=TimeoutPlan(nodes_s=nodes_s, stage_s=60.0, ready_s=60.0, drain_s=5.0),
-        gateway=GatewayPlan(home="login", bind="127.0.0.1", port=0, start_with_submit=False),
+        ray=ray,
+        ray_start_timeout_s=60.0,
+        nodes_s=nodes_s,
+        stage_s=60.0,
+        ready_s=60.0,
+        drain_s=5.0,
     ).sealed()
 
 
