@@ -48,10 +48,10 @@ class Cell:
         self.hosts = ["c1", "c2", "c3"] if hetjobs else ["c2", "c3"]
         self.head = self.hosts[0]
         lab.sh("login", "mkdir -p ~/.config/exaslurm/sites; rm -rf ~/.exaslurm-test ~/r")
-        lab.sh(
+        lab.on(
             "login",
-            "sed -e 's/^name: lab/name: lab1/' -e 's/hetjobs: true/hetjobs: false/' "
-            f"{ProductLab.pythonpath()}/site_configs/lab.yaml > ~/.config/exaslurm/sites/lab1.yaml",
+            *("sh", "-c", "cat > ~/.config/exaslurm/sites/lab1.yaml"),
+            text="schema: exaslurm/site/v1\nname: lab1\nextends: lab\nslurm: {hetjobs: false}\n",
         )
         spec = SPEC.format(site="lab" if hetjobs else "lab1")
         lab.on("login", "sh", "-c", "cat > ~/cell.yaml", text=spec)

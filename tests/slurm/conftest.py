@@ -91,7 +91,11 @@ class ProductLab(RunningLab):
 
     @staticmethod
     def pythonpath() -> str:
-        """This tree: on the nodes too, since a job inherits its submitter's environment."""
+        """This tree: on the nodes too, since a job inherits its submitter's environment.
+
+        If the lab's users may not look into it (a clone below /root), they run what scripts/env
+        installed, which scripts/test has just brought up to date.
+        """
         return str(REPOSITORY)
 
     @staticmethod
