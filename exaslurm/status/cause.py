@@ -53,8 +53,9 @@ def judge_submission(submission: Submission | None, deployment: str) -> Finding 
             f"exaslurm submit (deployment {deployment})",
         )
     if submission.state == "refused":
+        # The message says who refused it: Slurm, or on one machine the system.
         return Finding(
-            "failed", f"Slurm refused the job: {submission.message or 'no reason given'}"
+            "failed", f"it was not started: {submission.message or 'no reason is known'}"
         )
     if submission.state == "stopped":
         return Finding("stopped")

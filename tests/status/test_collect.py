@@ -201,7 +201,7 @@ def test_one_cell_of_two_is_gone(made: Make, controller: Any) -> None:
     status = collect(hello.run_dir, None)
     assert (status.phase, status.cause) == (
         "degraded",
-        "cell c001: Slurm refused the job: Invalid account",
+        "cell c001: it was not started: Invalid account",
     )
 
 
