@@ -101,8 +101,8 @@ def kill_engine(line: Line, here: Lab, target: dict[str, Any]) -> None:
     line.check("the other engines are the same processes", same)
     left = sorted(set(family) & set(session(here, node, pid)))
     line.check("nothing is left of the dead engine", not left, " ".join(left) or "nothing")
-    at = f"http://{after[victim]['url'].split('//', 1)[1]}/metrics"
-    served = until(lambda: answers_of(here, at, target) > 0, 60, 1)
+    url = after[victim]["url"]
+    served = until(lambda: answers_of(here, url, target) > 0, 60, 1)
     line.check("it serves again: it has answered requests of the router", served)
 
 
@@ -115,18 +115,14 @@ def engine_of(replica: dict[str, Any]) -> tuple[str, int, int]:
     return replica["node"], replica["pid"], replica["restarts"]
 
 
-def answers_of(here: Lab, metrics_url: str, target: dict[str, Any]) -> float:
+def answers_of(here: Lab, engine_url: str, target: dict[str, Any]) -> float:
     """How many requests an engine has finished, after a few more were sent to the router."""
     with Load(here, {**target, "requests": 12, "concurrency": 6, "max_tokens": 8}):
         pass
-    script = (
-        f'k=$(cat {HOME}/exaslurm/{NAME}/keys/internal.key); printf "header = %s\\n" '
-        f'"\\"Authorization: Bearer $k\\"" | curl -sS --noproxy "*" -K - {metrics_url}'
-    )
-    lines = here.sh(script).stdout.splitlines()
-    done = [line.split()[-1] for line in lines if line.startswith("vllm:request_success_total{")]
+    key_file = f"{HOME}/exaslurm/{NAME}/keys/internal.key"
+    done: float = here.client("finished", {"url": engine_url, "key_file": key_file})
     # The canary's request is one of them.
-    return sum(map(float, done)) - 1
+    return done - 1
 
 
 # -- the helpers -------------------------------------------------------------------------------
