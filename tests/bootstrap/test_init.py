@@ -133,7 +133,7 @@ def test_sigterm_ends_everything_even_what_does_not_want_to(init: InitUnderTest)
     pids = until(
         lambda: len(p := init.ask(b'{"op": "members", "name": "stubborn"}')[0]["pids"]) >= 3 and p
     )
-    agent = init.starts()[0]
+    agent = until(init.starts)[0]
     process.send_signal(signal.SIGTERM)
     refused = init.ask(b'{"op": "spawn", "name": "late", "exec_file": "x"}')[0]
     assert not refused["ok"]
