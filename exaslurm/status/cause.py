@@ -125,12 +125,18 @@ def judge_records(ready: int, planned: int, *, known: bool) -> Finding:
 
 
 def judge_routers(
-    views: Sequence[RouterView], planned: int, deployment: str, *, listed: int
+    views: Sequence[RouterView],
+    planned: int,
+    deployment: str,
+    *,
+    listed: int,
+    error: str | None = None,
 ) -> Finding:
     """Phase of a deployment whose replicas are all ready: do clients reach them?
 
     ``listed`` routers may be alive; ``views`` are of those that can be asked from here. Those
-    that cannot (loopback of another host) are taken at their word.
+    that cannot (loopback of another host) are taken at their word. ``error``: what the last one
+    ended with.
     """
     known = [view.replicas for view in views if view.replicas is not None]
     if listed and not views:
@@ -138,7 +144,7 @@ def judge_routers(
     if not views:
         return Finding(
             "degraded",
-            "every replica is ready, but no router runs",
+            f"every replica is ready, but no router runs{f': {error}' if error else ''}",
             f"exaslurm logs {deployment} --router; exaslurm gateway {deployment} starts one",
         )
     if not known:

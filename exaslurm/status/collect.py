@@ -21,7 +21,7 @@ from exaslurm.core.submission import Endpoint, RouterAddress, Submission
 from exaslurm.errors import ExaslurmError, SlurmError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.status import cause as judge
-from exaslurm.status.logs import last_words
+from exaslurm.status.logs import last_words, router_error
 from exaslurm.status.model import CellStatus, DeploymentStatus, JobStatus, Source
 from exaslurm.status.routers import RouterView, ask_router, is_loopback
 from exaslurm.util.files import read_text
@@ -49,6 +49,7 @@ class _OnDisk:
     log_tails: Mapping[str, str]
     failures: Mapping[str, str]
     routers: tuple[RouterAddress, ...]
+    router_error: str | None
     run_wanted: bool
     internal_key: str | None
 
@@ -115,6 +116,7 @@ class Collector:
             log_tails=tails,
             failures=failures,
             routers=read_routers(self.run_dir),
+            router_error=router_error(self.run_dir),
             run_wanted=run_wanted,
             internal_key=key,
         )
@@ -262,7 +264,13 @@ class Collector:
         planned = sum(cell.replicas_planned for cell in cells)
         if finding.phase == "ready" and (live or plan.gateway.start_with_submit):
             views = [] if disk.internal_key is None else self._ask_routers(live, disk.internal_key)
-            finding = judge.judge_routers(views, planned, plan.deployment, listed=len(live))
+            finding = judge.judge_routers(
+                views,
+                planned,
+                plan.deployment,
+                listed=len(live),
+                error=disk.router_error,
+            )
         return DeploymentStatus(
             deployment=plan.deployment,
             generation=disk.generation.number,

@@ -11,6 +11,7 @@ from exaslurm.errors import DeploymentError
 from exaslurm.rundir import RunDir
 
 _TAIL_BYTES = 16384
+_ERROR = "exaslurm: error: "
 # A line of init or agent itself, as opposed to the end of a traceback or a word of the system.
 _OURS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d (init|agent): ")
 
@@ -97,6 +98,16 @@ def tail(path: Path, lines: int) -> list[str]:
         file.seek(max(0, end - size))
         text = file.read().decode("utf-8", errors="replace")
     return text.splitlines()[-lines:] if lines else []
+
+
+def router_error(run_dir: RunDir) -> str | None:
+    """The error that the last router of this log ended with (a remedy may follow it)."""
+    try:
+        lines = tail(run_dir.router_log, 2)
+    except OSError:
+        return None
+    errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+    return errors[-1] if errors else None
 
 
 def last_words(directory: Path) -> str | None:

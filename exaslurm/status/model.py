@@ -103,6 +103,11 @@ class DeploymentStatus:
         return self.phase == "ready"
 
     @property
+    def has_all_replicas(self) -> bool:
+        """Whether every planned replica is ready, reached by clients or not."""
+        return self.replicas_ready >= self.replicas_planned
+
+    @property
     def is_over(self) -> bool:
         """Nothing more will happen without the user."""
         return self.phase in ("stopped", "ended", "failed", "unsubmitted")

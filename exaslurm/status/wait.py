@@ -10,6 +10,8 @@ from exaslurm.status.collect import Collector
 from exaslurm.status.model import DeploymentStatus
 
 PAUSE_S = 1.0
+# A router that does not run by then has failed to start: nobody starts another one by itself.
+ROUTER_S = 20.0
 
 
 def wait_ready(
@@ -27,12 +29,15 @@ def wait_ready(
     that waiting is in vain (refused, ended, failed, stopped).
     """
     deadline = clock() + timeout_s
+    alone_since: float | None = None
     while True:
         status = collector.collect()
         show(status)
         if status.is_ready:
             return status
-        if status.is_over:
+        alone = status.phase == "degraded" and status.has_all_replicas and not status.routers
+        alone_since = None if not alone else clock() if alone_since is None else alone_since
+        if status.is_over or (alone_since is not None and clock() - alone_since >= ROUTER_S):
             cause = status.cause or (
                 "'exaslurm stop' was called" if status.phase == "stopped" else "no cause is known"
             )

@@ -23,6 +23,7 @@ from exaslurm.util.process import is_alive, send_signal
 
 _PAUSE_S = 0.1
 _TERM_S = 5.0
+_START_S = 10.0
 
 
 def ensure_gateway(
@@ -40,8 +41,10 @@ def ensure_gateway(
         ],
         environ=outside(environ),
         log=run_dir.router_log,
+        is_up=lambda pid: any(item.pid == pid for item in _routers(run_dir) if item.host == host),
+        watch_s=_START_S,
     )
-    # The gateway enters endpoint.json only when it listens; a second submit must see it earlier.
+    # Should it be slow to listen, and to enter endpoint.json, a second submit must see it earlier.
     started = {"host": host, "pid": pid, "start_ticks": ticks, "started_s": time.time()}
     write_atomic(run_dir.gateway / "started.json", json.dumps(started) + "\n")
     talk(f"gateway started on {host} (process {pid}, log {run_dir.router_log})")

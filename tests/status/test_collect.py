@@ -168,7 +168,23 @@ def test_ready_without_the_router_that_was_asked_for_is_degraded(
     controller.state["now"] = hello.state("serving", "ready", "ready")
     status = collect(hello.run_dir, None)
     assert status.phase == "degraded"
-    assert "no router runs" in (status.cause or "")
+    assert (status.cause or "").endswith("no router runs")
+    hello.run_dir.router_log.write_text(
+        "INFO serving\nexaslurm: error: port 8000 is in use\n  remedy: choose another port\n"
+    )
+    assert (collect(hello.run_dir, None).cause or "").endswith(
+        "no router runs: port 8000 is in use"
+    )
+
+    now = iter(range(1000))
+    with pytest.raises(NotReadyError, match="no router runs: port 8000 is in use"):
+        wait_ready(
+            Collector(hello.run_dir, None),
+            timeout_s=900,
+            clock=lambda: float(next(now)),
+            sleep=lambda _: None,
+        )
+    assert next(now) < 100, "nobody starts another router: waiting for one is in vain"
 
 
 def test_ready_is_what_the_router_knows_too(made: Make, controller: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -240,8 +241,6 @@ def test_a_python_that_is_not_there(machine: Machine) -> None:
 
 
 def test_blocks_of_ports() -> None:
-    import socket
-
     plan = make_plan("local", deployment=f"ports-{os.getpid()}")
     first = free_block(plan)
     assert first in {block_base(plan.ports, 0, n) for n in range(24)}
@@ -263,3 +262,15 @@ def test_a_dead_gateway_is_started_again(machine: Machine) -> None:
     second = json.loads(started.read_text())
     assert second["pid"] != first["pid"]
     assert is_alive(second["pid"], second["start_ticks"])
+
+
+def test_a_gateway_that_cannot_listen_is_told_with_its_reason(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = machine.spec.read_text() + f"gateway: {{port: {port}}}\n"
+        said: list[str] = []
+        submit(machine.spec, text=text, environ=machine.environ, talk=said.append)
+    assert said[-1] == (
+        "the gateway did not start: exaslurm.gateway ended at once (exit code 2): "
+        f"cannot listen on 127.0.0.1: port {port} is in use"
+    )
