@@ -10,9 +10,12 @@ import urllib.request
 from collections.abc import Iterable
 
 from exaslurm.api.endpoint import routers_in_reach
-from exaslurm.errors import StateError
+from exaslurm.core.codec import loads
+from exaslurm.core.plan import Plan
+from exaslurm.errors import StateError, UserError
 from exaslurm.keys.clients import add_key
 from exaslurm.rundir import RunDir
+from exaslurm.util.files import read_text
 
 # Routers read the keys every second.
 KNOWN_TIMEOUT_S = 5.0
@@ -24,7 +27,12 @@ def make_key(
     run_dir: RunDir, name: str, *, expires_s: float | None = None, models: Iterable[str] = ()
 ) -> str:
     """Make a key (see ``keys.clients.add_key``) and wait, for some seconds at most, until the
-    routers that can be reached from here know it: whoever gets it may use it at once."""
+    routers that can be reached from here know it: whoever gets it may use it at once.
+
+    UserError for a model that the deployment's plan does not have: such a key would be of no use.
+    """
+    models = tuple(models)
+    _require_served(run_dir, models)
     key = add_key(run_dir, name, expires_s=expires_s, models=models)
     deadline = time.monotonic() + KNOWN_TIMEOUT_S
     try:
@@ -35,6 +43,22 @@ def make_key(
         while not _knows(router.url, key) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
     return key
+
+
+def _require_served(run_dir: RunDir, models: tuple[str, ...]) -> None:
+    generation = run_dir.latest()
+    if not models or generation is None:
+        return
+    plan = loads(Plan, read_text(generation.plan), where=str(generation.plan))
+    served = [
+        name for model in plan.models for shard in model.shards for name in shard.served_names
+    ]
+    for name in models:
+        if name not in served:
+            raise UserError(
+                f"{run_dir.deployment} does not serve {name!r}",
+                remedy=f"it serves {', '.join(served)}",
+            )
 
 
 def _knows(url: str, key: str) -> bool:
