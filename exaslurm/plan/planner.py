@@ -56,7 +56,9 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     filled = spread(
         spec, models, cells, site.service.mem_gib, head.mem_gib if shared else 0.0, findings
     )
-    options = job_options(spec, site, context.environ_defaults, findings)
+    # Without Slurm, what its variables say must not make another plan of the same spec.
+    defaults = {} if layout == "local" else context.environ_defaults
+    options = job_options(spec, site, defaults, findings)
     planned = tuple(
         CellPlan(
             name=f"c{index:03d}",

@@ -147,3 +147,8 @@ def test_the_sites_default_time(desk: Desk, options: Options) -> None:
 def test_srun_options_of_the_site(desk: Desk) -> None:
     plan = desk.plan("", "slurm: {srun_args: [--network=disable_rdzv_get, external-launcher]}")
     assert plan.srun_args == ("--network=disable_rdzv_get", "--external-launcher")
+
+
+def test_without_slurm_its_variables_make_no_other_plan(desk: Desk) -> None:
+    environ = {"SBATCH_ACCOUNT": "mine", "SBATCH_TIMELIMIT": "nonsense", "SBATCH_PARTITION": "x"}
+    assert desk.plan(base="local", environ=environ) == desk.plan(base="local")
