@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from exaslurm.keys.clients import add_key
+from exaslurm.rundir import RunDir
+
 Run = Callable[..., Any]
 
 SPEC = """\
@@ -193,8 +196,17 @@ def test_unknown_model(at: Run) -> None:
     one_error(done, 2, "gpt-99", "remedy: ")
 
 
-def test_a_key_for_another_model(at: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    key = at("key", "add", "served", "limited", "--model", "other").out.strip()
+def test_a_key_for_what_is_not_served(at: Run) -> None:
+    done = at("key", "add", "served", "limited", "--model", "other")
+    one_error(done, 2, "served does not serve 'other'", "it serves pretend")
+
+
+def test_a_key_for_another_model(
+    at: Run, served: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As one that was made for an earlier generation.
+    run_dir = RunDir(Path(served["EXASLURM_HOME"]) / "exaslurm" / "served")
+    key = add_key(run_dir, "limited", models=["other"])
     try:
         monkeypatch.setenv("EXASLURM_API_KEY", key)
         done = at("chat", "served", "Hello?", "--model", "pretend")
