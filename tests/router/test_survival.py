@@ -208,8 +208,9 @@ def test_what_has_not_begun_goes_to_another_replica(
     assert ask(router).status_code >= 400 or not answer.startswith(b"HTTP/1.1 200")
     asked = len(raw.requests)
     router.replace(raw.replica("c000-r0000"), good.replica("c000-r0001"))
-    answers = [ask(router) for _ in range(12)]
-    assert [got.status_code for got in answers] == [200] * 12
+    # So many that the bad one is chosen often enough, although the choice is random.
+    answers = [ask(router) for _ in range(40)]
+    assert {got.status_code for got in answers} == {200}
     assert {got.headers["x-exaslurm-replica"] for got in answers} == {"c000-r0001"}
     # Never the same one twice for a request, and soon not at all.
     assert len(raw.requests) - asked <= 3
