@@ -9,12 +9,15 @@ import threading
 
 from exaslurm.registry.replica import Replica
 
+# It says that it closes: a connection that ends without a word looks like an engine that died.
+OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+
 
 class RawEngine:
     """Records each request as it came. ``answer`` is sent as it is; ``reset`` ends the
     connection with RST instead of FIN."""
 
-    def __init__(self, answer: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") -> None:
+    def __init__(self, answer: bytes = OK) -> None:
         self.requests: list[bytes] = []
         self.answer = answer
         self.reset = False
