@@ -222,7 +222,9 @@ def test_a_site_without_slurm_has_nothing_to_render_and_says_so(exaslurm: Run) -
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_lets_cleaning_up_happen(number: signal.Signals) -> None:
     script = (
-        "import os, sys, click\n"
+        "import os, signal, sys, click\n"
+        # As a shell starts it: under nohup the test itself ignores SIGHUP, and so would this.
+        f"signal.signal({int(number)}, signal.SIG_DFL)\n"
         "from exaslurm.cli import main\n"
         "@main.cli.command('wait')\n"
         "def wait():\n"
