@@ -89,6 +89,11 @@ class Collector:
                 f"{self.run_dir.path} holds no generation",
                 remedy="the submit that made it was interrupted: submit again",
             )
+        if not generation.plan.exists():
+            raise StateError(
+                f"{generation.path} holds no plan",
+                remedy="the submit that made it was interrupted: submit again",
+            )
         plan = codec.loads(Plan, read_text(generation.plan), where=str(generation.plan))
         submissions, tails, failures = {}, {}, {}
         for cell in plan.cells:
