@@ -13,6 +13,8 @@ from exaslurm.rundir import RunDir
 _TAIL_BYTES = 16384
 _ERROR = "exaslurm: error: "
 # A line of init or agent itself, as opposed to the end of a traceback or a word of the system.
+# srun's remark on clusters without task/affinity, where it is left to us to bind.
+_HARMLESS = "cluster configuration lacks support for cpu binding"
 _OURS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d (init|agent): ")
 
 
@@ -130,5 +132,6 @@ def last_words(directory: Path) -> str | None:
 
 
 def _last(path: Path) -> str | None:
-    lines = [line.strip() for line in tail(path, 20) if line.strip()]
+    lines = [line.strip() for line in tail(path, 20)]
+    lines = [line for line in lines if line and _HARMLESS not in line]
     return lines[-1] if lines else None

@@ -75,6 +75,9 @@ def test_a_crash_on_a_node_says_more_than_the_batch_script(tmp_path: Path) -> No
         "2026-11-29T21:47:50 launch: the head's step ended with 1\n"
     )
     assert last_words(tmp_path) == "2026-11-29T21:47:50 launch: the head's step ended with 1"
+    remark = "launch: component 1: srun: cluster configuration lacks support for cpu binding"
+    with (tmp_path / "batch.log").open("a") as file:
+        file.write(f"2026-11-29T21:47:51 {remark}\n")
     (tmp_path / "n1.init.log").write_text("2026-11-29T21:47:50 init: agent is pid 3\n")
     assert "head's step" in (last_words(tmp_path) or "")
     (tmp_path / "n2.init.log").write_text("Traceback:\n  x\nModuleNotFoundError: no exaslurm\n\n")
