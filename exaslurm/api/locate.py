@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
 from exaslurm.errors import DeploymentError, ExaslurmError
 from exaslurm.rundir import RunDir, state_root
+from exaslurm.util.bounded import FILES_TIMEOUT_S, within
 
 
 def find_run_dir(name: str, environ: Mapping[str, str], *, site: str | None = None) -> RunDir:
@@ -15,8 +17,14 @@ def find_run_dir(name: str, environ: Mapping[str, str], *, site: str | None = No
 
     ``name`` is the deployment's name, its run directory, or a spec file. Without ``site``, every
     known site's state directory is looked through, so that nobody has to say again where a
-    deployment was submitted. DeploymentError, with the names there are, if it is not found.
+    deployment was submitted. DeploymentError, with the names there are, if it is not found;
+    StateError if a file system does not answer.
     """
+    work = functools.partial(_find, name, environ, site)
+    return within(FILES_TIMEOUT_S, work, f"looking for deployment {name!r}")
+
+
+def _find(name: str, environ: Mapping[str, str], site: str | None) -> RunDir:
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         from exaslurm.spec.load import load_spec
@@ -38,7 +46,7 @@ def find_run_dir(name: str, environ: Mapping[str, str], *, site: str | None = No
     if found:
         return found[0]
     known = ", ".join(deployments(environ, site=site)) or "there are none"
-    looked = ", ".join(map(str, roots))
+    looked = ", ".join(f"{root}{'' if root.is_dir() else ' (not there)'}" for root in roots)
     raise DeploymentError(f"no deployment {name!r} in {looked}", remedy=f"known: {known}")
 
 

@@ -7,12 +7,11 @@ Slurm is asked once for all jobs, and not more often than the plan's ``poll_floo
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from exaslurm.core import codec
 from exaslurm.core.cell import CellRecord, CellState, ReplicaStatus
@@ -24,6 +23,7 @@ from exaslurm.status import cause as judge
 from exaslurm.status.logs import last_words, router_error
 from exaslurm.status.model import CellStatus, DeploymentStatus, JobStatus, Source
 from exaslurm.status.routers import RouterView, ask_router, is_loopback
+from exaslurm.util.bounded import FILES_TIMEOUT_S, within
 from exaslurm.util.files import read_text
 from exaslurm.util.process import is_alive
 
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from exaslurm.slurm.client import Slurm
     from exaslurm.slurm.types import JobInfo
 
-FILES_TIMEOUT_S = 20.0
 HTTP_TIMEOUT_S = 2.0
 ALL_CELLS_TIMEOUT_S = 6.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,28 +350,3 @@ def read_desired(run_dir: RunDir) -> tuple[bool, int | None]:
     """Whether the owner wants the deployment to run, and which generation (desired.json)."""
     desired = run_dir.read_desired()
     return (True, None) if desired is None else (desired.run, desired.generation)
-
-
-def within(timeout_s: float, work: Callable[[], T], what: str) -> T:
-    """The result of ``work``, or a StateError after ``timeout_s``: a hung file system hangs a
-    thread that nobody waits for, not the caller."""
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            outcome.append(work())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=body, daemon=True, name="exaslurm-files")
-    thread.start()
-    thread.join(timeout_s)
-    if thread.is_alive():
-        raise StateError(
-            f"{what} takes longer than {timeout_s:.0f} s",
-            remedy="the shared file system does not answer; try again when it does",
-        )
-    if failure:
-        raise failure[0]
-    return outcome[0]

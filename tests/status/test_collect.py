@@ -13,9 +13,9 @@ import pytest
 
 from exaslurm.core.codec import dumps, from_jsonable, to_jsonable
 from exaslurm.core.submission import Endpoint, RouterAddress
-from exaslurm.errors import NotReadyError, StateError, WaitTimeout
+from exaslurm.errors import NotReadyError, WaitTimeout
 from exaslurm.slurm.client import Slurm
-from exaslurm.status.collect import Collector, collect, within
+from exaslurm.status.collect import Collector, collect
 from exaslurm.status.model import DeploymentStatus
 from exaslurm.status.wait import wait_ready
 from exaslurm.util.files import write_atomic
@@ -219,19 +219,6 @@ def test_one_cell_of_two_is_gone(made: Make, controller: Any) -> None:
         "degraded",
         "cell c001: it was not started: Invalid account",
     )
-
-
-def test_a_hung_file_system_costs_a_bounded_time() -> None:
-    with pytest.raises(StateError, match="takes longer than 0 s"):
-        within(0.05, lambda: time.sleep(0.5), "reading x")
-
-
-def test_errors_of_bounded_work_come_through() -> None:
-    def work() -> None:
-        raise StateError("full")
-
-    with pytest.raises(StateError, match="full"):
-        within(1, work, "reading x")
 
 
 def test_waiting_ends_when_it_is_in_vain(made: Make) -> None:
