@@ -13,6 +13,8 @@ class Replica:
 
     ``ready`` is what its cell says; ``draining`` and ``sleeping`` replicas live but shall get
     nothing new. ``url`` is the engine's base address. ``cause`` tells why it is not ready.
+    ``version`` is that of its model (empty: there is one only), ``switch`` the failure domain above
+    its node (empty: not known).
     """
 
     id: str
@@ -31,6 +33,8 @@ class Replica:
     weight: float = 1.0
     priority: int = 0
     simulated: bool = False
+    version: str = ""
+    switch: str = ""
 
     @property
     def takes_requests(self) -> bool:
