@@ -1,79 +1,117 @@
-"""What the router must know of a request's body. Never stricter than vLLM.
+"""What the router must know of a request's body: the model, and whether a stream is asked for.
 
-The body itself is forwarded as it came.
+The body itself is forwarded as it came. What is read here is read as vLLM reads it.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import orjson
 
 from exaslurm.router.errors import RequestError
+from exaslurm.router.forms import fields, is_form
 
-# Fields without which vLLM refuses a request, by path (compare its answers to "{}").
-_REQUIRED = {
-    "/v1/chat/completions": "messages",
-    "/v1/messages": "messages",
-    "/v1/completions": "prompt",
-    "/v1/responses": "input",
+# Where the text is that a model reads, by path: what comes first in the tables is looked for first.
+_PROMPTS = {
+    "/v1/chat/completions": (b'"messages"',),
+    "/v1/completions": (b'"prompt"',),
+    "/v1/messages": (b'"messages"',),
+    "/v1/messages/count_tokens": (b'"messages"',),
+    "/v1/responses": (b'"input"',),
+    "/v1/embeddings": (b'"input"', b'"messages"'),
+    "/pooling": (b'"input"', b'"messages"'),
+    "/classify": (b'"input"', b'"messages"'),
+    "/tokenize": (b'"prompt"', b'"messages"'),
+    "/v1/rerank": (b'"query"',),
+    "/v2/rerank": (b'"query"',),
+    "/rerank": (b'"query"',),
 }
-_OR_ELSE = {"/v1/completions": "prompt_embeds"}
-_FORM_MODEL = re.compile(
-    rb'content-disposition:[^\r\n]*;\s*name="?model"?[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n'
-    rb"([^\r\n]{1,512})\r\n",
-    re.IGNORECASE,
-)
+# pydantic's words for true, which vLLM's models understand.
+_TRUE = frozenset(("1", "t", "true", "on", "y", "yes"))
+_MAX_MODEL_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Peek:
-    """``model`` None: the request names none. ``stream``: an event stream is asked for."""
+class Peek(NamedTuple):
+    """``model`` None: the request names none. ``stream``: an event stream is asked for.
+
+    ``data`` is the body, None for a form. ``prompt_at`` is the offset in the body where the
+    prompt starts, 0 if unknown; it is a guess, good enough to compare prompts by.
+    """
 
     model: str | None
     stream: bool
+    data: dict[str, Any] | None
+    prompt_at: int
 
 
-def peek(path: str, content_type: str, raw: bytes) -> Peek:
+def peek(route: str, content_type: bytes | str, raw: bytes) -> Peek:
     """Look into a body; RequestError (400) if no engine could understand it."""
-    if content_type.startswith("multipart/form-data"):
-        return _peek_form(raw)
-    return _peek_json(path, raw)
-
-
-def _peek_json(path: str, raw: bytes) -> Peek:
+    if isinstance(content_type, str):
+        content_type = content_type.encode("latin-1")
+    if is_form(content_type):
+        return _peek_form(content_type, raw)
     try:
-        data = json.loads(raw)
+        data = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        # vLLM's parser is the more lenient one: NaN, lone surrogates, byte order marks.
+        data = _lenient(raw)
+    if type(data) is not dict:
+        raise RequestError(400, f"the body must be a JSON object, not {kind(data)}", param="body")
+    model = data.get("model")
+    if type(model) is not str and model is not None:
+        raise RequestError(400, f"'model' must be a string, not {kind(model)}", param="model")
+    stream = data.get("stream", False)
+    if stream is not True and stream is not False:
+        stream = _is_true(stream)
+    at = 0
+    for key in _PROMPTS.get(route, ()):
+        at = raw.find(key) + 1
+        if at:
+            at += len(key)  # just behind the colon that mostly follows at once
+            break
+    return Peek(model or None, stream, data, at)
+
+
+def _lenient(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
     except RecursionError:
-        raise RequestError(400, "the body is nested too deeply") from None
+        raise RequestError(400, "the body is nested too deeply", param="body") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
-        raise RequestError(400, f"the body is not JSON: {error.msg} at {place}") from None
-    except ValueError as error:
-        raise RequestError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise RequestError(400, f"the body must be a JSON object, not {_kind(data)}", param="body")
-    model = data.get("model")
-    if model is not None and not isinstance(model, str):
-        raise RequestError(400, f"'model' must be a string, not {_kind(model)}", param="model")
-    required = _REQUIRED.get(path)
-    if required is not None and required not in data and _OR_ELSE.get(path, required) not in data:
-        raise RequestError(400, f"the field '{required}' is missing", param=required)
-    if required == "messages" and not isinstance(data["messages"], list):
-        message = f"'messages' must be a list, not {_kind(data['messages'])}"
-        raise RequestError(400, message, param="messages")
-    return Peek(model, data.get("stream") is True)
+        message = f"the body is not JSON: {error.msg} at {place}"
+    except UnicodeDecodeError as error:
+        message = f"the body is not JSON: byte {error.start} is no {error.encoding}"
+    except ValueError as error:  # a number of thousands of digits
+        message = f"the body is not JSON: {error}"
+    raise RequestError(400, message, param="body")
 
 
-def _peek_form(raw: bytes) -> Peek:
-    """The ``model`` part of a form (audio); the file in it is not looked at."""
-    found = _FORM_MODEL.search(raw)
-    model = found.group(1).decode("utf-8", "replace") if found else None
-    return Peek(model, False)
+def _is_true(value: Any) -> bool:
+    """A truth value as vLLM's models read it."""
+    if isinstance(value, str):
+        return value.lower() in _TRUE
+    return isinstance(value, (bool, int, float)) and value == 1
 
 
-def _kind(value: Any) -> str:
+def _peek_form(content_type: bytes, raw: bytes) -> Peek:
+    """The last ``model`` and ``stream`` of a form (audio); the file in it is not looked at."""
+    model = _last_field(raw, content_type, b"model")
+    return Peek(model or None, _is_true(_last_field(raw, content_type, b"stream")), None, 0)
+
+
+def _last_field(raw: bytes, content_type: bytes, name: bytes) -> str | None:
+    found = fields(raw, content_type, name)
+    if not found:
+        return None
+    start, end = found[-1]
+    return raw[start : min(end, start + _MAX_MODEL_BYTES)].decode("utf-8", "replace")
+
+
+def kind(value: Any) -> str:
+    """What a JSON value is, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
     if value is None:
         return "null"

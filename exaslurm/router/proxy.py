@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from exaslurm.keys.clients import ClientKeys, KeyInfo
 from exaslurm.router.account import UNKNOWN_MODEL, Accounts
+from exaslurm.router.check import check
 from exaslurm.router.config import RouterConfig
 from exaslurm.router.errors import RequestError
 from exaslurm.router.forward import Call, Forwarder
@@ -73,6 +74,8 @@ class Proxy:
         key = authenticate(self.keys, call.headers)
         call.body = await self._read_body(call.headers, receive)
         seen = peek(call.route, find(call.headers, b"content-type"), call.body)
+        if seen.data is not None:
+            check(call.route, seen.data, None)
         group = self._find_group(seen.model, key)
         call.model = group.name
         await _unless_client_leaves(self.forwarder.forward(call, group, send), receive)
