@@ -21,7 +21,7 @@ from exaslurm.core.cell import CellRecord
 from exaslurm.errors import ExaslurmError, RegistryError
 from exaslurm.registry.live import Replicas, from_record, from_state
 from exaslurm.registry.read import RecordReader
-from exaslurm.registry.replica import Listener, Replica
+from exaslurm.registry.replica import Listener, LoadListener, Replica
 from exaslurm.rundir import RunDir
 from exaslurm.util.iothread import IoThread
 
@@ -124,6 +124,7 @@ class RegistryFollower:
         self._cells: dict[str, Cell] = {}
         self._askers: dict[str, asyncio.Task[None]] = {}
         self._listeners: list[Listener] = []
+        self._load_listeners: list[LoadListener] = []
         self._shown: tuple[Replica, ...] = ()
         self._trouble: str | None = None
         self._probe_now = asyncio.Event()
@@ -131,6 +132,12 @@ class RegistryFollower:
     def subscribe(self, listener: Listener) -> None:
         self._listeners.append(listener)
         listener(self._shown)
+
+    def subscribe_loads(self, listener: LoadListener) -> None:
+        self._load_listeners.append(listener)
+
+    def recheck(self, replica: str) -> None:
+        """Nothing to do: the cell watches its replicas and is asked every second."""
 
     @property
     def replicas(self) -> tuple[Replica, ...]:

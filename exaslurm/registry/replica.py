@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from exaslurm.core.cell import EngineLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +16,7 @@ class Replica:
     ``ready`` is what its cell says; ``draining`` and ``sleeping`` replicas live but shall get
     nothing new. ``url`` is the engine's base address. ``cause`` tells why it is not ready.
     ``version`` is that of its model (empty: there is one only), ``switch`` the failure domain above
-    its node (empty: not known).
+    its node (empty: not known). ``key`` is the engine's own, where it is not the deployment's.
     """
 
     id: str
@@ -35,6 +37,7 @@ class Replica:
     simulated: bool = False
     version: str = ""
     switch: str = ""
+    key: str | None = field(default=None, repr=False)
 
     @property
     def takes_requests(self) -> bool:
@@ -42,6 +45,7 @@ class Replica:
 
 
 Listener = Callable[[Sequence[Replica]], None]
+LoadListener = Callable[[Mapping[str, EngineLoad]], None]
 
 
 class ReplicaSource(Protocol):
@@ -49,6 +53,14 @@ class ReplicaSource(Protocol):
 
     def subscribe(self, listener: Listener) -> None:
         """Call ``listener`` with all replicas now and after each change (in the event loop)."""
+
+    def subscribe_loads(self, listener: LoadListener) -> None:
+        """Call ``listener`` with the figures of engines, by replica, as they become known. Those
+        of an engine that says the same again are told again every few seconds, so that the age of
+        figures is the time since they were told."""
+
+    def recheck(self, replica: str) -> None:
+        """Requests to this replica failed: find out soon what it is about."""
 
     def describe(self) -> Mapping[str, Any]:
         """JSON data for the router's ``/status``."""
@@ -69,6 +81,12 @@ class StaticSource:
         self._replicas = tuple(replicas)
         for listener in self._listeners:
             listener(self._replicas)
+
+    def subscribe_loads(self, listener: LoadListener) -> None:
+        """Nobody asks these replicas for figures."""
+
+    def recheck(self, replica: str) -> None:
+        """Nobody asks these replicas how they are."""
 
     def describe(self) -> Mapping[str, Any]:
         return {"kind": "static"}
