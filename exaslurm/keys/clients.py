@@ -7,14 +7,14 @@ slow hash would add to it. The look-up is by that hash, so its time tells nothin
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from exaslurm.core.codec import dumps, loads
 from exaslurm.errors import StateError, UserError
@@ -23,29 +23,52 @@ from exaslurm.rundir import RunDir
 from exaslurm.util.files import make_private_dir, write_atomic
 from exaslurm.util.lock import file_lock
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 KEY_PREFIX = "exa-"
+INTERNAL = "internal"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _MAX_STORE_BYTES = 16 * 1024 * 1024
 _MAX_KEY_CHARS = 512
+_BEARER = b"bearer "
+
+
+class _Scope:
+    """Room for what is derived from a key's fields, and no field itself."""
+
+    __slots__ = ("_allowed",)
+    _allowed: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyInfo:
-    """Who a key belongs to. Times are Unix seconds; no ``models`` means every model."""
+class KeyInfo(_Scope):
+    """Whose key it is and what it may do.
+
+    Times are Unix seconds; no ``models`` means every model. None (or 0) of requests and tokens
+    per minute and of ``concurrency``, requests at a time, is no limit. Requests of a higher
+    ``priority`` are let in first where some have to wait.
+    """
 
     name: str
     created_s: float
     expires_at_s: float | None = None
     models: tuple[str, ...] = ()
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    concurrency: int | None = None
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_allowed", frozenset(self.models))
 
     def is_expired(self, now_s: float) -> bool:
         return self.expires_at_s is not None and now_s >= self.expires_at_s
 
     def allows(self, served_name: str) -> bool:
         """Whether the key may use a served name: it, or the model it is a shard of, is listed."""
-        if not self.models:
-            return True
-        return served_name in self.models or served_name.split(":", 1)[0] in self.models
+        allowed = self._allowed
+        return not allowed or served_name in allowed or served_name.partition(":")[0] in allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,30 +83,39 @@ class _Store:
     keys: tuple[_StoredKey, ...] = ()
 
 
-def add_key(
-    run_dir: RunDir, name: str, *, expires_s: float | None = None, models: Iterable[str] = ()
-) -> str:
-    """Make a key and return it: the only time that it is seen.
+class KeyOptions(TypedDict, total=False):
+    """What can be said of a key when it is made, and changed later; see ``KeyInfo``.
 
     ``expires_s`` is its life in seconds from now, ``models`` the served names (or models) that
-    it may use. UserError if the name is taken or not usable.
+    it may use. None, 0 and no models lift a limit.
+    """
+
+    expires_s: float | None
+    models: Iterable[str]
+    requests_per_min: int | None
+    tokens_per_min: int | None
+    concurrency: int | None
+    priority: int
+
+
+def add_key(run_dir: RunDir, name: str, **options: Unpack[KeyOptions]) -> str:
+    """Make a key and return it: the only time that it is seen.
+
+    UserError if the name is taken or not usable, or a limit is below 0.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
             f"{name!r} is no name for a key",
             remedy="use 1 to 64 letters, digits and . _ @ -, starting with a letter or digit",
         )
-    if expires_s is not None and not expires_s > 0:
-        raise UserError(f"a key cannot live for {expires_s:g} s", remedy="give a time above 0")
+    if name == INTERNAL:
+        raise UserError(
+            f"{name!r} is what the deployment's own key is called", remedy="choose another name"
+        )
+    now_s = time.time()
+    info = _with_options(KeyInfo(name=name, created_s=now_s), options, now_s)
     make_private_dir(run_dir.keys)
     key = KEY_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-    now_s = time.time()
-    info = KeyInfo(
-        name=name,
-        created_s=now_s,
-        expires_at_s=None if expires_s is None else now_s + expires_s,
-        models=tuple(models),
-    )
     with file_lock(_lock_path(run_dir)):
         store = _load(run_dir)
         if any(stored.info.name == name for stored in store.keys):
@@ -91,8 +123,27 @@ def add_key(
                 f"there is a key named {name!r} already",
                 remedy=f"choose another name, or remove it first: exaslurm key remove {name}",
             )
-        _save(run_dir, (*store.keys, _StoredKey(sha256=_hash(key), info=info)))
+        _save(
+            run_dir, (*store.keys, _StoredKey(sha256=sha256(key.encode()).hexdigest(), info=info))
+        )
     return key
+
+
+def change_key(run_dir: RunDir, name: str, **options: Unpack[KeyOptions]) -> KeyInfo:
+    """Change what is given of a key, and keep the rest; returns what it is now.
+
+    UserError (with the names there are) if there is none of that name, or a limit is below 0.
+    """
+    make_private_dir(run_dir.keys)
+    with file_lock(_lock_path(run_dir)):
+        keys = list(_load(run_dir).keys)
+        for index, stored in enumerate(keys):
+            if stored.info.name == name:
+                info = _with_options(stored.info, options, time.time())
+                keys[index] = dataclasses.replace(stored, info=info)
+                _save(run_dir, tuple(keys))
+                return info
+    raise _unknown(name, keys)
 
 
 def list_keys(run_dir: RunDir) -> list[KeyInfo]:
@@ -107,13 +158,13 @@ def remove_key(run_dir: RunDir, name: str) -> None:
         store = _load(run_dir)
         kept = tuple(stored for stored in store.keys if stored.info.name != name)
         if len(kept) == len(store.keys):
-            names = ", ".join(stored.info.name for stored in kept) or "there are none"
-            raise UserError(f"no key named {name!r}", remedy=f"known keys: {names}")
+            raise _unknown(name, kept)
         _save(run_dir, kept)
 
 
 class ClientKeys:
-    """The keys as a router uses them: ``refresh`` reads the file, ``check`` only memory.
+    """The keys as a router uses them: ``refresh`` reads the file, everything else only memory,
+    which holds hashes of the keys and no key.
 
     ``internal_key`` (the deployment's own) is accepted too, as ``internal``.
     """
@@ -128,10 +179,11 @@ class ClientKeys:
         self._run_dir = run_dir
         self._clock = clock
         self._raw: bytes | None = None
-        self._internal: dict[str, KeyInfo] = {}
+        self._internal: dict[bytes, KeyInfo] = {}
         if internal_key is not None:
-            self._internal[_hash(internal_key)] = KeyInfo(name="internal", created_s=0.0)
-        self._by_hash: Mapping[str, KeyInfo] = self._internal
+            digest = sha256(internal_key.encode()).digest()
+            self._internal[digest] = KeyInfo(name=INTERNAL, created_s=0.0)
+        self._by_digest: Mapping[bytes, KeyInfo] = self._internal
 
     def refresh(self) -> bool:
         """Read the file again; true if its content is new. A missing file means no keys (yet).
@@ -143,9 +195,31 @@ class ClientKeys:
         if raw == self._raw:
             return False
         store = loads(_Store, raw, where=str(path)) if raw else _Store()
-        self._by_hash = {stored.sha256: stored.info for stored in store.keys} | self._internal
+        known = {_digest(stored, path): stored.info for stored in store.keys}
+        self._by_digest = known | self._internal
         self._raw = raw
         return True
+
+    def find(self, authorization: bytes, now_s: float) -> KeyInfo | None:
+        """Whose key the value of an ``Authorization`` field holds, as it came: ``Bearer KEY``.
+
+        ``now_s``: Unix seconds. None for another scheme, an unknown key and an expired one.
+        """
+        if authorization[:7].lower() != _BEARER:
+            return None
+        return self.find_key(authorization[7:], now_s)
+
+    def find_key(self, key: bytes, now_s: float) -> KeyInfo | None:
+        """Whose key this is, as it came in ``X-Api-Key``; see ``find``."""
+        if len(key) > _MAX_KEY_CHARS:
+            return None
+        info = self._by_digest.get(sha256(key).digest())
+        if info is None:
+            bare = key.strip()
+            if bare == key or (info := self._by_digest.get(sha256(bare).digest())) is None:
+                return None
+        end_s = info.expires_at_s
+        return info if end_s is None or now_s < end_s else None
 
     def check(self, header: str | None) -> KeyInfo | None:
         """Whose key an ``Authorization`` header holds; None if it is none of ours."""
@@ -156,19 +230,46 @@ class ClientKeys:
 
     def check_key(self, key: str) -> KeyInfo | None:
         """Whose key this is; None for an unknown or expired one."""
-        if not key or len(key) > _MAX_KEY_CHARS:
-            return None
-        info = self._by_hash.get(_hash(key))
-        return None if info is None or info.is_expired(self._clock()) else info
+        return self.find_key(key.encode("utf-8", "surrogateescape"), self._clock())
 
     @property
     def empty(self) -> bool:
         """Whether there is no client key at all."""
-        return len(self._by_hash) == len(self._internal)
+        return len(self._by_digest) == len(self._internal)
 
 
-def _hash(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+def _with_options(info: KeyInfo, options: KeyOptions, now_s: float) -> KeyInfo:
+    """The key with what the options say; UserError for what cannot be."""
+    changes: dict[str, Any] = dict(options)
+    if "expires_s" in changes:
+        expires_s = changes.pop("expires_s")
+        if expires_s is not None and not expires_s > 0:
+            raise UserError(f"a key cannot live for {expires_s:g} s", remedy="give a time above 0")
+        changes["expires_at_s"] = None if expires_s is None else now_s + expires_s
+    if "models" in changes:
+        changes["models"] = tuple(changes["models"])
+    for limit in ("requests_per_min", "tokens_per_min", "concurrency"):
+        if limit in changes:
+            value = changes[limit] or None
+            if value is not None and value < 0:
+                raise UserError(
+                    f"{limit.replace('_', ' ')} of a key cannot be {value}",
+                    remedy="give a number above 0, or 0 for no limit",
+                )
+            changes[limit] = value
+    return dataclasses.replace(info, **changes)
+
+
+def _unknown(name: str, keys: Iterable[_StoredKey]) -> UserError:
+    names = ", ".join(stored.info.name for stored in keys) or "there are none"
+    return UserError(f"no key named {name!r}", remedy=f"known keys: {names}")
+
+
+def _digest(stored: _StoredKey, path: Path) -> bytes:
+    try:
+        return bytes.fromhex(stored.sha256)
+    except ValueError as error:
+        raise StateError(f"{path}: the hash of {stored.info.name!r} is not hexadecimal") from error
 
 
 def _lock_path(run_dir: RunDir) -> Path:

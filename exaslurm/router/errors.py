@@ -13,6 +13,7 @@ _TYPES = {
     405: "MethodNotAllowedError",
     408: "RequestTimeoutError",
     413: "RequestTooLargeError",
+    429: "RateLimitError",
     431: "RequestTooLargeError",
     500: "InternalServerError",
     502: "BadGatewayError",
@@ -21,7 +22,8 @@ _TYPES = {
 
 
 class RequestError(Exception):
-    """A request that the router answers itself. ``param`` names the field at fault."""
+    """A request that the router answers itself. ``param`` names the field at fault; ``cause`` is
+    the reason in a word of a bounded set, for the accounts."""
 
     def __init__(
         self,
@@ -30,11 +32,13 @@ class RequestError(Exception):
         *,
         param: str | None = None,
         headers: Mapping[str, str] | None = None,
+        cause: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
+        self.cause = cause
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:

@@ -1,0 +1,30 @@
+"""What a router takes on at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of one deployment's router; None: no bound.
+
+    ``max_in_flight`` requests are at engines at a time, ``max_in_flight_per_replica`` times the
+    usable replicas of a served name at those. What is over waits for ``wait_s`` at most, in
+    queues of ``max_waiting`` requests together. One key may have ``max_waiting_per_key`` of them
+    (None: as many as there is room left for others). The defaults only keep a router from
+    running out of memory and file descriptors.
+    """
+
+    max_in_flight: int = 32_768
+    max_in_flight_per_replica: int | None = None
+    max_waiting: int = 8_192
+    max_waiting_per_key: int | None = None
+    wait_s: float = 60.0
+    max_body_mib: float = 64.0
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(self.max_body_mib * MIB)
