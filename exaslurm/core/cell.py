@@ -43,12 +43,16 @@ class PhaseTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """Live figures of an engine, from its /metrics. ``kv_use`` is 0..1."""
+    """Live figures of an engine, from its /metrics. ``kv_use`` is 0..1; the tokens are counted
+    since the engine's start (None: it was not looked)."""
 
     running: int
     waiting: int
     kv_use: float
     sleeping: bool = False
+    generated_tokens: int | None = None
+    prefix_queried_tokens: int | None = None
+    prefix_hit_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

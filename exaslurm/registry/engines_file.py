@@ -47,9 +47,9 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginesFile:
-    """The engines of a file, in its order; ids and addresses are unique."""
+    """The engines of a file (None: given otherwise), in its order; ids and addresses are unique."""
 
-    path: Path
+    path: Path | None
     engines: tuple[Engine, ...]
 
 
@@ -70,7 +70,7 @@ def load(path: Path) -> EnginesFile:
 
 def of_urls(urls: Iterable[str]) -> EnginesFile:
     """The same from addresses that were given otherwise; UserError names a wrong one."""
-    return EnginesFile(path=Path("-"), engines=_parse_lines(None, "\n".join(urls)))
+    return EnginesFile(path=None, engines=_parse_lines(None, "\n".join(urls)))
 
 
 def parse_url(text: str) -> tuple[str, str, str]:

@@ -1,0 +1,154 @@
+"""What is known of one engine of a list, and how it is found out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from exaslurm.core.cell import EngineLoad
+from exaslurm.registry.ask import Dialogue, NoAnswer
+from exaslurm.registry.engines_file import Engine
+from exaslurm.registry.replica import Replica
+from exaslurm.registry.scrape import parse
+
+log = logging.getLogger(__name__)
+
+CELL = "engines"
+_TIMEOUT_S = 5.0
+# A refused connection says that there is no engine. That a check takes long says less: a busy
+# engine, or a busy router, is slow too.
+_LATE_CHECKS = 3
+# Names come and go with LoRA adapters.
+_MODELS_EVERY_CHECKS = 8
+
+
+class Watched:
+    """One engine: its replica as routers see it, its last figures, and the next check."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.load: EngineLoad | None = None
+        self.checks = 0
+        self.checking = False
+        self.due_s = 0.0
+        self.misconfigured = False
+        """It answers, but not as it should: asking every second would not mend it."""
+        self._late = 0
+        self._has_pause: bool | None = None
+        self._names: tuple[str, ...] = engine.served_names
+        self._root = ""
+        self._max_model_len: int | None = None
+        self._warned = False
+        self.replica = self._replica("unchecked", "it was not asked yet")
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether it is to be asked again soon."""
+        return self.checks > 0 and not self.replica.takes_requests
+
+    async def check(self) -> None:
+        """Ask the engine; ``replica`` and ``load`` hold what is known after that.
+
+        One connection, two questions (more at first): ``/health`` and ``/metrics``.
+        """
+        dialogue = Dialogue(self.engine.url, self.engine.key, _TIMEOUT_S)
+        self.misconfigured = False
+        try:
+            state, cause = await self._ask(dialogue)
+        except NoAnswer as error:
+            self._late = self._late + 1 if error.late else 0
+            if self.replica.ready and error.late and self._late < _LATE_CHECKS:
+                return
+            state, cause = "down", str(error)
+        else:
+            self._late = 0
+        finally:
+            dialogue.close()
+            self.checks += 1
+        if state == "down":
+            self._has_pause = None  # whoever answers there next may be another
+            self.load = None
+        fresh = self._replica(state, cause)
+        if fresh != self.replica:
+            self.replica = fresh
+
+    async def _ask(self, dialogue: Dialogue) -> tuple[str, str | None]:
+        status, _ = await dialogue.get("/health")
+        if status >= 500:
+            return "down", f"its /health answers {status}"
+        if not self.replica.ready or self.checks % _MODELS_EVERY_CHECKS == 0:
+            wrong = self._take_models(*await dialogue.get("/v1/models"))
+            if wrong is not None:
+                self.misconfigured = True
+                return "unusable", wrong
+        status, page = await dialogue.get("/metrics")
+        self.load = parse(page) if status == 200 else None
+        if self.load is not None and self.load.sleeping:
+            return "sleeping", "its weights are put away until it is woken up (/wake_up)"
+        if self._has_pause is not False and await self._is_paused(dialogue):
+            return "paused", "it was told to take no requests (/pause)"
+        return "ready", None
+
+    async def _is_paused(self, dialogue: Dialogue) -> bool:
+        """vLLM tells it only in its development mode; elsewhere the path does not exist."""
+        status, raw = await dialogue.get("/is_paused")
+        self._has_pause = status == 200
+        return self._has_pause and _object(raw).get("is_paused") is True
+
+    def _take_models(self, status: int, raw: bytes) -> str | None:
+        """Take what ``/v1/models`` answers; what is wrong with it otherwise."""
+        if status in (401, 403):
+            given = "the key given for it" if self.engine.key else "requests without a key"
+            return f"it does not accept {given} ({status})"
+        if status != 200:
+            return f"its /v1/models answers {status}"
+        found = _object(raw).get("data")
+        cards = found if isinstance(found, list) else []
+        cards = [card for card in cards if isinstance(card, dict) and _is_name(card.get("id"))]
+        names = tuple(dict.fromkeys(card["id"] for card in cards))
+        if not names:
+            return "its /v1/models names no model"
+        lengths = [card.get("max_model_len") for card in cards]
+        self._max_model_len = min((n for n in lengths if type(n) is int and n > 0), default=None)
+        root = cards[0].get("root")
+        self._root = root if _is_name(root) else names[0]
+        if not self.engine.served_names:
+            self._names = names
+        elif not self._warned and not set(self.engine.served_names) <= set(names):
+            self._warned = True
+            listed = ", ".join(self.engine.served_names)
+            log.warning("engine %s is listed with %s: it serves %s", self.engine.id, listed, names)
+        return None
+
+    def _replica(self, state: str, cause: str | None) -> Replica:
+        engine = self.engine
+        return Replica(
+            id=engine.id,
+            cell=CELL,
+            model=self._root or (self._names[0] if self._names else ""),
+            served_names=self._names,
+            url=engine.url,
+            node=engine.node,
+            ready=state in ("ready", "sleeping", "paused"),
+            sleeping=state in ("sleeping", "paused"),
+            state=state,
+            cause=cause,
+            max_model_len=self._max_model_len,
+            weight=engine.weight,
+            version=engine.version,
+            switch=engine.switch,
+            key=engine.key,
+        )
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 512
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
