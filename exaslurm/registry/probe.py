@@ -38,7 +38,7 @@ MISCONFIGURED_EVERY_S = 10.0
 # Hung engines hold their places until they time out; those of the others are their own.
 _AT_ONCE = 128
 _TROUBLED_AT_ONCE = 64
-_TICK_S = 0.02
+_TICK_S = 0.05
 _PUBLISH_EVERY_S = 0.25
 FILE_EVERY_S = 2.0
 _FILE_TIMEOUT_S = 30.0
