@@ -7,15 +7,18 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from exaslurm.api.endpoint import routers_in_reach
 from exaslurm.core.codec import loads
 from exaslurm.core.plan import Plan
 from exaslurm.errors import StateError, UserError
-from exaslurm.keys.clients import add_key
+from exaslurm.keys.clients import KeyInfo, KeyOptions, add_key, change_key
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import read_text
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Routers read the keys every second.
 KNOWN_TIMEOUT_S = 5.0
@@ -23,17 +26,14 @@ _PAUSE_S = 0.1
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def make_key(
-    run_dir: RunDir, name: str, *, expires_s: float | None = None, models: Iterable[str] = ()
-) -> str:
+def make_key(run_dir: RunDir, name: str, **options: Unpack[KeyOptions]) -> str:
     """Make a key (see ``keys.clients.add_key``) and wait, for some seconds at most, until the
     routers that can be reached from here know it: whoever gets it may use it at once.
 
     UserError for a model that the deployment's plan does not have: such a key would be of no use.
     """
-    models = tuple(models)
-    _require_served(run_dir, models)
-    key = add_key(run_dir, name, expires_s=expires_s, models=models)
+    _require_served(run_dir, options)
+    key = add_key(run_dir, name, **options)
     deadline = time.monotonic() + KNOWN_TIMEOUT_S
     try:
         routers = routers_in_reach(run_dir)
@@ -45,7 +45,17 @@ def make_key(
     return key
 
 
-def _require_served(run_dir: RunDir, models: tuple[str, ...]) -> None:
+def alter_key(run_dir: RunDir, name: str, **options: Unpack[KeyOptions]) -> KeyInfo:
+    """Change a key (see ``keys.clients.change_key``); routers follow within a second or two.
+
+    UserError for a model that the deployment's plan does not have.
+    """
+    _require_served(run_dir, options)
+    return change_key(run_dir, name, **options)
+
+
+def _require_served(run_dir: RunDir, options: KeyOptions) -> None:
+    models = tuple(options.get("models", ()))
     generation = run_dir.latest()
     if not models or generation is None:
         return

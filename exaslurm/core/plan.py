@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from exaslurm.core.codec import content_hash, from_jsonable, to_jsonable
+from exaslurm.core.limits import Limits
 
 PLAN_SCHEMA: Literal["exaslurm/plan/1"] = "exaslurm/plan/1"
 
@@ -179,6 +180,7 @@ class GatewayPlan:
     bind: str
     port: int
     start_with_submit: bool
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exaslurm.core.limits import Limits
 from exaslurm.core.plan import (
     CellPlan,
     ComponentPlan,
@@ -207,6 +208,7 @@ def _gateway(spec: Spec, site: Site, findings: Findings) -> GatewayPlan:
         bind=spec.gateway.bind or site.gateway.bind,
         port=spec.gateway.port,
         start_with_submit=home == "login" and site.gateway.background,
+        limits=Limits(**spec.gateway.limits.model_dump()),
     )
 
 

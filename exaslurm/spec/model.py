@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.config import JsonDict
 
+from exaslurm.core import limits
 from exaslurm.util.fields import (
     ONE_OR_LIST,
     TEXT,
@@ -53,6 +54,7 @@ _OWNED_DIRECTIVES = ("array", "error", "help", "hetjob", "input", "job-name", "n
                      "ntasks-per-node", "open-mode", "output", "parsable", "test-only", "usage",
                      "version", "wait", "wrap")  # fmt: skip
 _NOT_YET: JsonDict = {"x-not-yet": True}
+_LIMITS = limits.Limits()
 
 
 def _argument(value: str) -> str:
@@ -289,12 +291,32 @@ class Tls(Section):
 
 
 class Limits(Section):
-    """Limits of the gateway."""
+    """What each router process takes on. The limits of a key are set with `exaslurm key`."""
 
-    in_flight: Count | None = Field(
-        default=None, description="Requests in flight, over all clients."
+    max_in_flight: Count = Field(
+        default=_LIMITS.max_in_flight,
+        description="Requests at engines at a time, over all clients; the others wait.",
     )
-    body_mib: Positive | None = Field(default=None, description="Size of a request's body in MiB.")
+    max_in_flight_per_replica: Count | None = Field(
+        default=None,
+        description="Requests of a shard at its engines at a time, for each of its usable "
+        "replicas. Default: no limit, engines have queues of their own.",
+    )
+    max_waiting: Natural = Field(
+        default=_LIMITS.max_waiting,
+        description="Requests that wait for their turn; more are refused (503).",
+    )
+    max_waiting_per_key: Count | None = Field(
+        default=None,
+        description="Of these, requests of one key; more are refused (429). Default: half of "
+        "what others have left free.",
+    )
+    wait_s: Positive = Field(
+        default=_LIMITS.wait_s, description="Seconds that a request waits; then it is refused."
+    )
+    max_body_mib: Positive = Field(
+        default=_LIMITS.max_body_mib, description="Size of a request's body in MiB."
+    )
 
 
 class Gateway(Section):
@@ -316,8 +338,8 @@ class Gateway(Section):
     policy: Name | None = Field(
         default=None, description="How a replica is chosen.", json_schema_extra=_NOT_YET
     )
-    limits: Limits | None = Field(
-        default=None, description="Limits of the gateway.", json_schema_extra=_NOT_YET
+    limits: Limits = Field(
+        default=Limits(), description="What each router process takes on at most."
     )
     audit: Flag = Field(
         default=False, description="Write a record of every request.", json_schema_extra=_NOT_YET
