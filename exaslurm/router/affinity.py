@@ -1,0 +1,312 @@
+"""Prefix affinity bounded by load: which replica has the beginning of this prompt in its cache.
+
+A few candidates are compared, never all replicas: those known to have been sent the longest known
+beginning of the prompt, those that the prompt belongs to by its hash (so that routers that share
+nothing agree on prompts they see for the first time), and one at random (so that a popular prefix
+spreads as far as its load asks for). Each candidate costs what it would have to compute, plus its
+load, plus what it was given beyond its share so far: caches that turn over at one speed forget at
+one age, and then many small caches hold nearly what one pooled cache would.
+
+Which hash a prompt belongs to must not be decided by what it has in common with everyone: the
+first blocks of many workloads are one system prompt. A beginning after which prompts were seen to
+go on in different ways is common; the block after the longest common one tells prompts apart.
+
+Memory is bounded: a bounded index forgets what was not used for longest.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_right
+from collections.abc import Collection, Container, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from exaslurm.router.blocks import EXTENTS
+from exaslurm.router.ring import Ring
+
+
+class Loaded(Protocol):
+    """What the choice looks at: ``outstanding`` requests sent there and not finished, ``penalty``
+    for everything else that makes it slow, in requests too."""
+
+    @property
+    def ident(self) -> str:
+        """Its name, the same in every router."""
+        ...
+
+    @property
+    def outstanding(self) -> int: ...
+
+    @property
+    def penalty(self) -> float: ...
+
+
+L = TypeVar("L", bound=Loaded)
+
+CAPACITY = 65_536
+"""Entries of an index. An entry takes about 130 bytes, a prompt 3 to 12 entries."""
+
+LOAD_FACTOR = 1.25
+LOAD_SLACK = 4.0
+"""No replica is chosen for affinity whose load is above LOAD_FACTOR x mean + LOAD_SLACK."""
+
+# Costs are in prompts of the usual size; chosen on a trace of real conversations
+# (benchmarks/affinity), around which the result is flat.
+_LOAD_COST = 0.1  # of one request at the replica
+_SHARE_COST = 0.05  # of a prompt's worth of work beyond the mean
+_STRANGER_COST = 0.5  # of a replica that the hash does not name: others would not find it
+_NEXT_HOME_COST = 0.25
+
+_COMMON_AFTER = 2  # continuations that differed
+_MAX_OWNERS = 8  # more have it: as good as everyone
+_HORIZON = 100.0  # prompts per replica after which its account has faded to 1/e
+_SMOOTHING = 1 / 16
+_RESCALE = 1e9
+_SPREAD = 0x9E3779B97F4A7C15  # odd; decorrelates the second home from the first
+_WORD = (1 << 64) - 1
+
+
+class _Engine(Generic[L]):
+    """A replica's account. ``work``: bytes of prompt it was given to compute, later ones
+    weighing more. ``target`` None: it is gone (the index may still name it)."""
+
+    __slots__ = ("target", "work")
+
+    def __init__(self, target: L, work: float) -> None:
+        self.target: L | None = target
+        self.work = work
+
+
+class _Shared(Generic[L]):
+    """A beginning that several replicas have, or after which prompts differ.
+
+    ``engines`` None: more than are worth naming.
+    """
+
+    __slots__ = ("differed", "engines")
+
+    def __init__(self, engine: _Engine[L]) -> None:
+        self.engines: list[_Engine[L]] | None = [engine]
+        self.differed = 0
+
+    def add(self, engine: _Engine[L]) -> None:
+        if self.engines is None or engine in self.engines:
+            return
+        self.engines = [other for other in self.engines if other.target is not None]
+        self.engines.append(engine)
+        if len(self.engines) > _MAX_OWNERS:
+            self.engines = None
+
+
+class _Found(NamedTuple, Generic[L]):
+    """What the index knows of ``keys``: of the first ``known`` of them there is an entry for the
+    last one, and after the first ``common`` prompts differ."""
+
+    keys: Sequence[int]
+    known: int
+    entry: _Engine[L] | _Shared[L] | None
+    common: int
+
+
+class Affinity(Generic[L]):
+    """The prefix affinity of one pool of interchangeable replicas. Not for several threads.
+
+    ``capacity``: entries of the index. ``extents``: size in bytes, or any unit, of the first 0,
+    1, 2, ... blocks of a prompt.
+    """
+
+    def __init__(self, capacity: int = CAPACITY, extents: Sequence[int] = EXTENTS) -> None:
+        self.capacity = capacity
+        self._extents = extents
+        self._engines: dict[L, _Engine[L]] = {}
+        self._ring: Ring[_Engine[L]] = Ring()
+        # Two generations in place of a linked list: what is used moves to the young one, and
+        # when that is full the old one is dropped whole.
+        self._young: dict[int, _Engine[L] | _Shared[L]] = {}
+        self._old: dict[int, _Engine[L] | _Shared[L]] = {}
+        self._mean_load = 0.0
+        self._usual = float(extents[1])  # bytes that a prompt usually leaves to compute
+        self._unit = 1.0  # what a byte weighs in the accounts now: they fade as it grows
+        self._work = 0.0
+        self._found: _Found[L] | None = None
+
+    def __len__(self) -> int:
+        """Entries of the index now."""
+        return len(self._young) + len(self._old)
+
+    def retain(self, targets: Collection[L]) -> None:
+        """``targets`` are the pool's replicas now, usable at the moment or not: forget others."""
+        gone = self._engines.keys() - set(targets)
+        for target in gone:
+            self._drop(target)
+        for target in targets:
+            if target not in self._engines:
+                # A new one starts with the mean, or it would be given everything.
+                share = self._work / len(self._engines) if self._engines else 0.0
+                engine = _Engine(target, share)
+                self._work += share
+                self._engines[target] = engine
+                self._ring.add(target.ident, engine)
+
+    def forget(self, target: L) -> None:
+        """``target`` was restarted: its cache is empty."""
+        if target in self._engines:
+            self._drop(target)
+            self.retain([*self._engines, target])
+
+    def _drop(self, target: L) -> None:
+        engine = self._engines.pop(target)
+        self._ring.remove(target.ident, engine)
+        self._work -= engine.work
+        engine.target = None
+
+    def choose(
+        self,
+        keys: Sequence[int],
+        usable: Container[L],
+        rng: random.Random,
+        excluded: Collection[L] = (),
+    ) -> L | None:
+        """The replica for a prompt of the blocks ``keys``, one of ``usable`` (a set) and none of
+        ``excluded``; None: affinity has nothing to say, take the less loaded of two."""
+        items = self._ring.items
+        if not keys or not items:
+            return None
+        self._found = found = self._find(keys)
+        _, known, entry, common = found
+        count = len(keys)
+        usual = self._usual
+        whole = self._extents[count] / usual
+        rest = whole - self._extents[known] / usual
+        candidates: list[tuple[_Engine[L], float]] = []
+        if isinstance(entry, _Engine):
+            candidates.append((entry, rest))
+        elif entry is not None:
+            if entry.engines is not None:
+                candidates += [(engine, rest) for engine in _two(entry.engines, rng)]
+            elif common >= count:
+                return None
+            else:
+                whole = rest
+        points = self._ring.points
+        size = len(points)
+        key = keys[common] if common < count else keys[-1]
+        candidates.append((items[bisect_right(points, key) - size], whole))
+        key = key * _SPREAD & _WORD
+        candidates.append((items[bisect_right(points, key) - size], whole + _NEXT_HOME_COST))
+        stranger = items[int(rng.random() * size)]
+        candidates.append((stranger, whole + _STRANGER_COST))
+        target = stranger.target
+        if target is not None and target in usable:
+            load = target.outstanding + target.penalty
+            self._mean_load += (load - self._mean_load) * _SMOOTHING
+
+        limit = self._mean_load * LOAD_FACTOR + LOAD_SLACK
+        per_work = _SHARE_COST / (usual * self._unit)
+        best: L | None = None
+        least = 0.0
+        for engine, cost in candidates:
+            target = engine.target
+            if target is None or target not in usable or target in excluded:
+                continue
+            load = target.outstanding + target.penalty
+            if load > limit:
+                continue
+            total = cost + load * _LOAD_COST + engine.work * per_work
+            if best is None or total < least:
+                best, least = target, total
+        return best
+
+    def sent(self, keys: Sequence[int], target: L) -> None:
+        """A prompt of the blocks ``keys`` goes to ``target``, chosen here or elsewhere."""
+        engine = self._engines.get(target)
+        if not keys or engine is None:
+            return
+        found, self._found = self._found, None
+        if found is None or found.keys is not keys:
+            found = self._find(keys)
+        _, known, entry, common = found
+        count = len(keys)
+        if known and known < count:
+            self._went_on(keys[known - 1], known - common, entry)
+        cached = known
+        if entry is not engine and isinstance(entry, _Engine):
+            cached = 0
+        elif isinstance(entry, _Shared) and entry.engines is not None:
+            cached = known if engine in entry.engines else 0
+        self._charge(engine, cached, count)
+        if common:
+            self._own(keys[common - 1], engine)
+        index, step = common, 1
+        while index < count - 1:
+            self._own(keys[index], engine)
+            index, step = index + step, step * 2
+        self._own(keys[count - 1], engine)
+
+    def _find(self, keys: Sequence[int]) -> _Found[L]:
+        young, old = self._young.get, self._old.get
+        known, deepest = 0, None
+        for index in range(len(keys) - 1, -1, -1):
+            key = keys[index]
+            entry = young(key) or old(key)
+            if entry is not None:
+                if deepest is None:
+                    known, deepest = index + 1, entry
+                if isinstance(entry, _Shared) and entry.differed >= _COMMON_AFTER:
+                    return _Found(keys, known, deepest, index + 1)
+        return _Found(keys, known, deepest, 0)
+
+    def _went_on(self, key: int, beyond: int, entry: _Engine[L] | _Shared[L] | None) -> None:
+        """The index knows a prompt up to ``key``, ``beyond`` blocks past the common beginning,
+        and not how it goes on."""
+        if isinstance(entry, _Shared):
+            entry.differed += 1
+        elif entry is not None:
+            if beyond & (beyond - 1):  # The end of a conversation's last turn: it moved on.
+                self._young.pop(key, None)
+                self._old.pop(key, None)
+            else:
+                shared = _Shared(entry)
+                shared.differed = 1
+                self._put(key, shared)
+
+    def _own(self, key: int, engine: _Engine[L]) -> None:
+        """``engine`` will have the prompt up to ``key``."""
+        entry = self._young.get(key) or self._old.get(key)
+        if entry is None or (isinstance(entry, _Engine) and entry.target is None):
+            entry = engine
+        elif isinstance(entry, _Shared):
+            entry.add(engine)
+        elif entry is not engine:
+            entry = _Shared(entry)
+            entry.add(engine)
+        self._put(key, entry)
+
+    def _put(self, key: int, entry: _Engine[L] | _Shared[L]) -> None:
+        young = self._young
+        young[key] = entry
+        if len(young) * 2 >= self.capacity:
+            self._old, self._young = young, {}
+
+    def _charge(self, engine: _Engine[L], cached: int, count: int) -> None:
+        """The rest that fills no block costs about one more."""
+        size = self._extents[count] - self._extents[cached] + self._extents[1]
+        self._usual += (size - self._usual) * _SMOOTHING
+        work = size * self._unit
+        engine.work += work
+        self._work += work
+        self._unit *= 1 + 1 / (_HORIZON * len(self._engines))
+        if self._unit > _RESCALE:
+            for each in self._engines.values():
+                each.work /= self._unit
+            self._work /= self._unit
+            self._unit = 1.0
+
+
+def _two(engines: list[_Engine[L]], rng: random.Random) -> list[_Engine[L]]:
+    """At most two of them, at random."""
+    count = len(engines)
+    if count <= 2:
+        return engines
+    first = int(rng.random() * count)
+    return [engines[first], engines[first - 1]]

@@ -1,0 +1,51 @@
+"""A prompt as a chain of block hashes, straight from the request's bytes. Pure.
+
+Two requests whose texts begin alike have the same first hashes, in every router process. Engines
+cache whole blocks of tokens from the beginning on; the bytes of the body are as good as tokens to
+tell how far two prompts agree, and nothing has to be parsed or encoded. Blocks grow with the
+depth, so that a long prompt costs few hashes and a short one is still told from its neighbours:
+no length is further from the last boundary before it than an eighth of itself, or 256 bytes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from xxhash import xxh3_64_intdigest
+
+_FIRST_BYTES = 256
+_PER_DOUBLING = 8
+_DOUBLINGS = 11
+
+
+def _extents() -> tuple[int, ...]:
+    ends = [_FIRST_BYTES * index for index in range(_PER_DOUBLING + 1)]
+    for doubling in range(_DOUBLINGS):
+        step = _FIRST_BYTES << doubling
+        begin = ends[-1]
+        ends += [begin + step * index for index in range(1, _PER_DOUBLING + 1)]
+    return tuple(ends)
+
+
+EXTENTS = _extents()
+"""Bytes of prompt that the first 0, 1, 2, ... blocks cover. What lies beyond the last one, 4 MiB,
+is not looked at."""
+
+_BLOCKS = tuple(pairwise(EXTENTS))
+
+
+def blocks(raw: bytes, start: int) -> list[int]:
+    """Chained 64-bit hashes of the whole blocks of ``raw`` from the offset ``start`` (bytes) on.
+
+    The rest that does not fill a block is left out: in the next turn of a conversation it is
+    followed by other text.
+    """
+    room = len(raw) - start
+    keys: list[int] = []
+    key = 0
+    for begin, end in _BLOCKS:
+        if end > room:
+            break
+        key = xxh3_64_intdigest(raw[start + begin : start + end], key)
+        keys.append(key)
+    return keys
