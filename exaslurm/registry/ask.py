@@ -37,9 +37,9 @@ class Dialogue(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._unix = url.removeprefix("unix:") if url.startswith("unix:") else None
         auth = "" if key is None else f"Authorization: Bearer {key}\r\n"
-        host = "localhost" if self._unix else url.removeprefix("http://")
+        host = "localhost:0" if self._unix else url.removeprefix("http://")
         name, _, port = host.rpartition(":")
-        self._host, self._port = name.strip("[]"), int(port or 0)
+        self._host, self._port = name.strip("[]"), int(port)
         self._tail = f" HTTP/1.1\r\nHost: {host}\r\n{auth}Accept: */*\r\n\r\n".encode()
         self._timeout_s = timeout_s
         self._timer = self._loop.call_later(timeout_s, self._time_is_up)

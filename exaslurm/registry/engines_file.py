@@ -22,7 +22,7 @@ _HTTP = re.compile(
     r"http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?):(\d+)/?"
 )
 _UNIX = re.compile(r"unix:(?://)?(/[^\s#?%]+)")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_YAML = re.compile(r"---|[{\[%&]|- |[\"']?\w+[\"']?\s*:(?:\s|$)")
 _FORMS = "http://HOST:PORT or unix:/PATH/TO/SOCKET"
 
 
@@ -113,13 +113,11 @@ def _read(path: Path) -> str:
 
 
 def _is_plain(path: Path, text: str) -> bool:
-    """Whether the first line that says anything is an address."""
+    """Whether the first line that says anything is no beginning of a YAML document."""
     for line in text.splitlines():
         said = line.partition("#")[0].strip()
-        if said and said != "---":
-            return _SCHEME.match(said) is not None
-    if path.suffix in (".yaml", ".yml"):
-        return False
+        if said:
+            return _YAML.match(said) is None
     raise UserError(f"{path}: no engine in it", remedy=f"write one address a line: {_FORMS}")
 
 
