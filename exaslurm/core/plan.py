@@ -173,13 +173,24 @@ class NodeEnvironment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsPlan:
+    """Files for HTTPS (PEM): certificate chain and private key, absolute."""
+
+    cert: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPlan:
-    """Where the router runs and listens. ``port`` 0 means: the first free one of the site."""
+    """Where the router runs and listens. ``port`` 0 means: the first free one of the site.
+    ``workers`` processes serve on it."""
 
     home: GatewayHome
     bind: str
     port: int
     start_with_submit: bool
+    workers: int = 1
+    tls: TlsPlan | None = None
     limits: Limits = field(default_factory=Limits)
 
 

@@ -12,15 +12,9 @@ from exaslurm.spec.model import Spec
 
 
 def note_unused(spec: Spec, findings: Findings) -> None:
-    """Tell which keys of the spec this version reads but does not act on. One that would change
-    who can read the traffic is refused instead."""
+    """Tell which keys of the spec this version reads but does not act on."""
     for key in unused_keys(spec):
-        if key == "gateway.tls":
-            findings.add(
-                spec.problem(key, "HTTPS is not supported yet; nothing would be encrypted")
-            )
-        else:
-            findings.note(f"{key}: read, but this version does not act on it")
+        findings.note(f"{key}: read, but this version does not act on it")
 
 
 def unused_keys(model: BaseModel, prefix: str = "") -> Iterator[str]:

@@ -16,13 +16,14 @@ from exaslurm.core.plan import (
     RayPlan,
     Role,
     TimeoutPlan,
+    TlsPlan,
 )
 from exaslurm.errors import PlanError
 from exaslurm.plan.cells import HeadNode, Part, cells_of, groups_of, head_of, layout_of
 from exaslurm.plan.context import Findings, PlanContext
 from exaslurm.plan.directives import Ask, JobOptions, check_totals, directives, job_options
 from exaslurm.plan.notes import note_site, note_unused
-from exaslurm.plan.slots import model_plan
+from exaslurm.plan.slots import model_plan, spec_path
 from exaslurm.plan.spread import FilledCell, Load, spread
 from exaslurm.site.model import Site
 from exaslurm.site.paths import resolve
@@ -71,7 +72,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     )
     nodes = sum(part.nodes for cell in planned for part in cell.components)
     check_totals(spec, site, nodes, [len(cell.components) for cell in planned], findings)
-    gateway = _gateway(spec, site, findings)
+    gateway = _gateway(spec, site, context, findings)
     note_unused(spec, findings)
     note_site(site, findings)
     findings.stop_if_any()
@@ -194,7 +195,7 @@ def _asked_mem(site: Site, mem_mib: int) -> int | None:
     return mem_mib if site.slurm.memory == "per_node" else None
 
 
-def _gateway(spec: Spec, site: Site, findings: Findings) -> GatewayPlan:
+def _gateway(spec: Spec, site: Site, context: PlanContext, findings: Findings) -> GatewayPlan:
     home = spec.gateway.home or site.gateway.homes[0]
     if home not in site.gateway.homes:
         allowed = ", ".join(site.gateway.homes)
@@ -208,7 +209,19 @@ def _gateway(spec: Spec, site: Site, findings: Findings) -> GatewayPlan:
         bind=spec.gateway.bind or site.gateway.bind,
         port=spec.gateway.port,
         start_with_submit=home == "login" and site.gateway.background,
+        workers=spec.gateway.workers,
+        tls=_tls(spec, context, findings),
         limits=Limits(**spec.gateway.limits.model_dump()),
+    )
+
+
+def _tls(spec: Spec, context: PlanContext, findings: Findings) -> TlsPlan | None:
+    given = spec.gateway.tls
+    if given is None:
+        return None
+    return TlsPlan(
+        cert=spec_path(spec, "gateway.tls.cert", given.cert, context, findings),
+        key=spec_path(spec, "gateway.tls.key", given.key, context, findings),
     )
 
 

@@ -75,7 +75,7 @@ def model_plan(
                 served_names=served_names(model.name, shard.name, first=place == 0),
                 lora=None
                 if shard.lora is None
-                else _path(spec, f"{key}.shards[{place}].lora", shard.lora, context, findings),
+                else spec_path(spec, f"{key}.shards[{place}].lora", shard.lora, context, findings),
                 priority=shard.priority,
                 weight=shard.weight,
             )
@@ -215,7 +215,7 @@ def _source(
     if source is None:
         return ModelSource(kind="none", value="")
     if source.path is not None:
-        path = _path(spec, f"{key}.source.path", source.path, context, findings)
+        path = spec_path(spec, f"{key}.source.path", source.path, context, findings)
         return ModelSource(kind="path", value=path, revision=source.revision, sha256=source.sha256)
     kind, value = ("hf", source.hf) if source.hf is not None else ("package", source.package)
     return ModelSource(
@@ -226,7 +226,8 @@ def _source(
     )
 
 
-def _path(spec: Spec, key: str, text: str, context: PlanContext, findings: Findings) -> str:
+def spec_path(spec: Spec, key: str, text: str, context: PlanContext, findings: Findings) -> str:
+    """A path of the spec, with its variables replaced."""
     try:
         path = resolve(text, user=context.user, home=context.home)
     except UnknownVariableError as error:

@@ -284,7 +284,7 @@ class Head(Section):
 
 
 class Tls(Section):
-    """Files for HTTPS on the gateway."""
+    """Files for HTTPS on the gateway. They are read again when they change."""
 
     cert: PathText = Field(description="Certificate chain (PEM).")
     key: PathText = Field(description="Private key (PEM), readable by its owner only.")
@@ -333,8 +333,10 @@ class Gateway(Section):
     port: Annotated[Natural, Field(le=65535)] = Field(
         default=0, description="Port to listen on. Default: the first free one of the site."
     )
-    workers: Count = Field(default=1, description="Router processes.", json_schema_extra=_NOT_YET)
-    tls: Tls | None = Field(default=None, description="Serve HTTPS.", json_schema_extra=_NOT_YET)
+    workers: Annotated[Count, Field(le=64)] = Field(
+        default=1, description="Router processes that share the port, each good for one core."
+    )
+    tls: Tls | None = Field(default=None, description="Serve HTTPS instead of HTTP.")
     policy: Name | None = Field(
         default=None, description="How a replica is chosen.", json_schema_extra=_NOT_YET
     )

@@ -210,6 +210,16 @@ def test_shell_of_site_and_spec_comes_in_order(desk: Desk) -> None:
     assert plan.node.env == {"A": "/home/exa1/x"}
 
 
+def test_gateway_processes_and_certificate(desk: Desk) -> None:
+    plan = desk.plan("gateway: {workers: 3, tls: {cert: /pem//cert.pem, key: ~/key.pem}}")
+    assert plan.gateway.workers == 3
+    assert plan.gateway.tls is not None
+    assert plan.gateway.tls.cert == "/pem/cert.pem"
+    assert plan.gateway.tls.key == "/home/exa1/key.pem"
+    assert desk.plan("").gateway.tls is None
+    assert not any("gateway" in note for note in plan.notes)
+
+
 def test_notes_on_what_has_no_effect(desk: Desk) -> None:
     plan = desk.plan(
         (
@@ -310,9 +320,9 @@ COUNT = "models: [{{name: m, source: {{package: p}}, shards: [{{name: a, replica
         ("gateway: {home: login}", "", "gateway.home: login asked, site big allows service"),
         ("gateway: {home: job}", "gateway: {homes: [job]}", "job is not supported yet"),
         (
-            "gateway: {tls: {cert: /a, key: /b}}",
+            "gateway: {tls: {cert: /a/$WORK, key: /b}}",
             "",
-            "gateway.tls: HTTPS is not supported yet; nothing would be encrypted",
+            "gateway.tls.cert: only $HOME and $USER are understood, not $WORK",
         ),
         ("workers: {nodes: 9}", "limits: {max_nodes: 9}", "workers: 10 nodes asked, site big allo"),
         (
