@@ -171,8 +171,8 @@ def _json(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | float | Mapping):
-        return value
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return value
-    return ascii(value)
+    try:
+        orjson.dumps(value)
+    except TypeError:
+        return ascii(value)
+    return value
