@@ -166,17 +166,18 @@ class ClientKeys:
     """The keys as a router uses them: ``refresh`` reads the file, everything else only memory,
     which holds hashes of the keys and no key.
 
-    ``internal_key`` (the deployment's own) is accepted too, as ``internal``.
+    ``store`` is a deployment's directory, or the file itself. ``internal_key`` (the deployment's
+    own) is accepted too, as ``internal``.
     """
 
     def __init__(
         self,
-        run_dir: RunDir,
+        store: RunDir | Path,
         *,
         internal_key: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._run_dir = run_dir
+        self._path = store if isinstance(store, Path) else store.client_keys
         self._clock = clock
         self._raw: bytes | None = None
         self._internal: dict[bytes, KeyInfo] = {}
@@ -190,7 +191,7 @@ class ClientKeys:
 
         On StateError (unreadable, loose mode, damaged) what was known stays in use.
         """
-        path = self._run_dir.client_keys
+        path = self._path
         raw = read_private(path, limit=_MAX_STORE_BYTES) if path.exists() else b""
         if raw == self._raw:
             return False
