@@ -7,6 +7,7 @@
         keys/internal.key  keys/ray.token  keys/clients.json
         registry/<cell>.json
         gateway/router.log
+        audit/<host>-<n>.<first record>.<time>.jsonl  audit/<host>-<n>.head
         gen/<n>/  spec.yaml  plan.json
                   scripts/<cell>.sbatch  submissions/<cell>.json
                   cells/<cell>/  bootstrap.json binding.json controller.json failure.txt
@@ -220,6 +221,11 @@ class RunDir:
     @property
     def router_log(self) -> Path:
         return self.gateway / "router.log"
+
+    @property
+    def audit(self) -> Path:
+        """Records of requests, see ``router/audit_chain.py``."""
+        return self.path / "audit"
 
     def generation(self, number: int) -> GenerationDir:
         return GenerationDir(self.path / "gen" / str(number))

@@ -183,7 +183,7 @@ class TlsPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPlan:
     """Where the router runs and listens. ``port`` 0 means: the first free one of the site.
-    ``workers`` processes serve on it."""
+    ``workers`` processes serve on it. ``audit_gib`` bounds the audit log, if there is one."""
 
     home: GatewayHome
     bind: str
@@ -192,6 +192,8 @@ class GatewayPlan:
     workers: int = 1
     tls: TlsPlan | None = None
     limits: Limits = field(default_factory=Limits)
+    audit: bool = True
+    audit_gib: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

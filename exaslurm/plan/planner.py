@@ -212,6 +212,8 @@ def _gateway(spec: Spec, site: Site, context: PlanContext, findings: Findings) -
         workers=spec.gateway.workers,
         tls=_tls(spec, context, findings),
         limits=Limits(**spec.gateway.limits.model_dump()),
+        audit=spec.gateway.audit,
+        audit_gib=spec.gateway.audit_gib,
     )
 
 

@@ -344,7 +344,13 @@ class Gateway(Section):
         default=Limits(), description="What each router process takes on at most."
     )
     audit: Flag = Field(
-        default=False, description="Write a record of every request.", json_schema_extra=_NOT_YET
+        default=True,
+        description="Write a record of every request: who, what, which replica, how many tokens, "
+        "how long; no prompts and no answers.",
+    )
+    audit_gib: Positive = Field(
+        default=10.0,
+        description="Size of all audit files in GiB; above it the oldest are removed.",
     )
 
 

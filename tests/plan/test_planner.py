@@ -220,6 +220,12 @@ def test_gateway_processes_and_certificate(desk: Desk) -> None:
     assert not any("gateway" in note for note in plan.notes)
 
 
+def test_audit(desk: Desk) -> None:
+    assert desk.plan("").gateway.audit
+    plan = desk.plan("gateway: {audit: no, audit_gib: 2.5}")
+    assert (plan.gateway.audit, plan.gateway.audit_gib) == (False, 2.5)
+
+
 def test_notes_on_what_has_no_effect(desk: Desk) -> None:
     plan = desk.plan(
         (
