@@ -16,7 +16,8 @@ class Replica:
     ``ready`` is what its cell says; ``draining`` and ``sleeping`` replicas live but shall get
     nothing new. ``url`` is the engine's base address. ``cause`` tells why it is not ready.
     ``version`` is that of its model (empty: there is one only), ``switch`` the failure domain above
-    its node (empty: not known). ``key`` is the engine's own, where it is not the deployment's.
+    its node (empty: not known). ``key`` is the engine's own, where it is not the deployment's; ``engine_model`` the one name that the engine
+    knows its model by, where it does not know its served names.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Replica:
     version: str = ""
     switch: str = ""
     key: str | None = field(default=None, repr=False)
+    engine_model: str = ""
 
     @property
     def takes_requests(self) -> bool:

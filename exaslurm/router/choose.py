@@ -7,18 +7,20 @@ nearly the same balance, and no herd runs to the replica that looked idle a mome
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol, TypeVar
 
 
 class Loaded(Protocol):
-    """What the choice looks at. ``outstanding``: requests sent there and not finished."""
+    """What the choice looks at. ``outstanding``: requests that this router sent there and that are
+    not finished; ``penalty``: what else weighs on it, in requests."""
+
+    outstanding: int
+    penalty: float
 
     @property
-    def outstanding(self) -> int: ...
-
-    @property
-    def node(self) -> str: ...
+    def domains(self) -> tuple[str, str, str]:
+        """Node, switch and cell: what dies together, the smallest first (empty: not known)."""
 
 
 L = TypeVar("L", bound=Loaded)
@@ -26,33 +28,68 @@ L = TypeVar("L", bound=Loaded)
 _SAMPLES = 8
 
 
-def choose(candidates: Sequence[L], tried: Collection[L], rng: random.Random) -> L | None:
+def choose(
+    candidates: Sequence[L],
+    tried: Collection[L],
+    rng: random.Random,
+    fits: Callable[[L], bool] | None = None,
+) -> L | None:
     """One of ``candidates`` that is not in ``tried``; None if there is none.
 
-    The time does not depend on the number of candidates, but for a second attempt that finds
-    hardly anything left.
+    ``fits`` is asked where only some can serve the request. The time does not depend on the
+    number of candidates, but for a second attempt that finds hardly anything left.
     """
     count = len(candidates)
     if count == 0:
         return None
-    if tried:
-        return _choose_again(candidates, tried, rng)
+    if tried or fits is not None:
+        return _choose_again(candidates, tried, rng, fits)
     if count == 1:
         return candidates[0]
-    first = int(rng.random() * count)
-    second = int(rng.random() * (count - 1))
+    rand = rng.random
+    first = int(rand() * count)
+    second = int(rand() * (count - 1))
     second += second >= first
     one, other = candidates[first], candidates[second]
-    return one if one.outstanding <= other.outstanding else other
+    return one if one.outstanding + one.penalty <= other.outstanding + other.penalty else other
 
 
-def _choose_again(candidates: Sequence[L], tried: Collection[L], rng: random.Random) -> L | None:
-    """A replica on another node first: what killed one may have killed its neighbours."""
-    nodes = {replica.node for replica in tried}
+def _choose_again(
+    candidates: Sequence[L],
+    tried: Collection[L],
+    rng: random.Random,
+    fits: Callable[[L], bool] | None,
+) -> L | None:
+    """A replica of another failure domain first: what killed one may have killed its neighbours."""
+    lost = [replica.domains for replica in tried]
     sample = [candidates[int(rng.random() * len(candidates))] for _ in range(_SAMPLES)]
     for pool in (sample, candidates):
-        fresh = [replica for replica in pool if replica not in tried]
-        away = [replica for replica in fresh if replica.node not in nodes]
-        if away or (fresh and pool is candidates):
-            return min(away or fresh, key=lambda replica: replica.outstanding)
+        fresh = [
+            replica for replica in pool if replica not in tried and (fits is None or fits(replica))
+        ]
+        away = [replica for replica in fresh if _shared(replica, lost) == 0]
+        if away:
+            return min(away, key=_score)
+        if fresh and pool is candidates:
+            return min(fresh, key=lambda replica: (_shared(replica, lost), _score(replica)))
     return None
+
+
+def _shared(replica: Any, lost: Sequence[tuple[str, str, str]]) -> int:
+    """How near a replica is to those that were tried: 3 the same node, 2 the same switch, 1 the
+    same cell, 0 none of these, or nothing known."""
+    node, switch, cell = replica.domains
+    nearest = 0
+    for other_node, other_switch, other_cell in lost:
+        if node and node == other_node:
+            return 3
+        if switch and switch == other_switch:
+            nearest = max(nearest, 2)
+        elif cell and cell == other_cell:
+            nearest = max(nearest, 1)
+    return nearest
+
+
+def _score(replica: Any) -> float:
+    score: float = replica.outstanding + replica.penalty
+    return score

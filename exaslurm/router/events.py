@@ -1,4 +1,4 @@
-"""Event streams: where an event ends, whether a stream is whole, and how to end a broken one.
+"""Event streams: where an event ends, whether a stream is whole, and how to end a broken one. Pure.
 
 Chunks of TCP are not events, so nothing here parses a chunk; bytes pass unchanged, only cut
 after the last whole event, so that what is said in place of a lost rest is well formed.
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 
+SEPARATORS = (b"\n\n", b"\r\n\r\n")
 # An event this long (log-probabilities, audio) passes in pieces rather than wait in memory.
-_MAX_HELD_BYTES = 256 * 1024
-_SEPARATORS = (b"\n\n", b"\r\n\r\n")
+MAX_HELD_BYTES = 256 * 1024
 _DONE = b"data: [DONE]"
 _ERROR = re.compile(rb'^(?:data:\s*\{"error":|event:\s*error\b)', re.MULTILINE)
 _CLIENT_FAULT = re.compile(rb'"code":\s*4\d\d\b')
@@ -19,33 +19,39 @@ _ENDS_WITH_DONE = frozenset(("/v1/chat/completions", "/v1/completions"))
 
 
 class EventStream:
-    """Follows one stream. ``error``: an error event of the engine's own has passed, and it was
-    not the client's fault."""
+    """Follows what has passed of one stream. ``error``: an error event of the engine's own has
+    passed, and it was not the client's fault. ``last``: the last but one and last pieces."""
+
+    __slots__ = ("_inside_event", "_needs_done", "_path", "_seen_done", "error", "last")
 
     def __init__(self, path: str) -> None:
         self.error = False
+        self.last = (b"", b"")
         self._path = path
-        self._held = b""
+        self._needs_done = path in _ENDS_WITH_DONE
         self._inside_event = False
         self._seen_done = False
 
-    def feed(self, chunk: bytes) -> bytes:
-        """What can be passed on now: whole events, less whatever is not whole yet."""
-        data = self._held + chunk if self._held else chunk
-        end = len(data) if data.endswith(_SEPARATORS) else _last_boundary(data)
-        if end == 0 and len(data) > _MAX_HELD_BYTES:
-            end = len(data)
-        passed, self._held = data[:end], data[end:]
-        if passed:
-            self._look(passed)
-        return passed
+    def passed(self, events: bytes) -> None:
+        """This goes to the client now: whole events, as a rule."""
+        self._inside_event = not events.endswith(SEPARATORS)
+        if b"[DONE]" in events and _DONE in events:
+            self._seen_done = True
+        if b"error" in events:
+            found = _ERROR.search(events)
+            if found and not _CLIENT_FAULT.search(events, found.end()):
+                self.error = True
+        self.last = (self.last[1], events)
 
-    def finish(self) -> tuple[bytes, bool]:
-        """At a regular end: the held rest, and whether the stream was whole."""
-        rest, self._held = self._held, b""
-        if rest:
-            self._look(rest)
-        return rest, self._seen_done or self._path not in _ENDS_WITH_DONE
+    @property
+    def whole(self) -> bool:
+        """Whether the stream has come to its proper end (if it ends here)."""
+        return self._seen_done or not self._needs_done
+
+    @property
+    def over(self) -> bool:
+        """Whether the end has passed, so that nothing may follow."""
+        return self._seen_done
 
     def broken(self, message: str) -> bytes:
         """What to send in place of the lost rest of the stream; nothing after its end."""
@@ -53,23 +59,19 @@ class EventStream:
             return b""
         return (b"\n\n" if self._inside_event else b"") + error_events(self._path, message)
 
-    def _look(self, passed: bytes) -> None:
-        self._inside_event = not passed.endswith(_SEPARATORS)
-        if _DONE in passed:
-            self._seen_done = True
-        found = _ERROR.search(passed)
-        if found and not _CLIENT_FAULT.search(passed, found.end()):
-            self.error = True
+
+def cut(data: bytes) -> int:
+    """How much of ``data`` is whole events."""
+    if data.endswith(SEPARATORS):
+        return len(data)
+    end = max((at + len(mark) for mark in SEPARATORS if (at := data.rfind(mark)) >= 0), default=0)
+    return len(data) if end == 0 and len(data) > MAX_HELD_BYTES else end
 
 
 def is_engine_error(first: bytes) -> bool:
     """Whether a stream begins with an error event that is not the client's fault."""
     found = _ERROR.match(first)
     return found is not None and not _CLIENT_FAULT.search(first, found.end())
-
-
-def _last_boundary(data: bytes) -> int:
-    return max((at + len(mark) for mark in _SEPARATORS if (at := data.rfind(mark)) >= 0), default=0)
 
 
 def error_events(path: str, message: str) -> bytes:

@@ -1,10 +1,12 @@
-"""Which header fields pass the router. Pure."""
+"""Which header fields pass the router, and the heads that it writes. Pure."""
 
 from __future__ import annotations
 
+import http
+import itertools
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -29,44 +31,125 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     b"expect",
     b"host",
     b"x-api-key",
+    b"x-exaslurm-replica",
     b"x-request-id",
 }
-# uvicorn writes its own date; the length stays the engine's.
-_NOT_RETURNED = _HOP_BY_HOP | {b"date", b"x-request-id"}
+# The framing is the router's to say, and so is what pages of other origins may do.
+_NOT_RETURNED = _HOP_BY_HOP | {
+    b"access-control-allow-credentials",
+    b"access-control-allow-origin",
+    b"access-control-expose-headers",
+    b"content-length",
+    b"x-exaslurm-replica",
+    b"x-request-id",
+}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_PLAIN_CONNECTION = frozenset((b"keep-alive", b"close", b"Keep-Alive", b"Close"))
+
+# Request ids are unique, not secret: a random start and a count cost no system call each.
+_ident_start = secrets.token_hex(8)
+_ident_count = itertools.count(1)
+
+
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = http.HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode()
+
+
+_STATUS_LINES = {status: _status_line(status) for status in range(100, 1000)}
+
+# As vLLM answers pages of other origins: any of them, without cookies.
+ANY_ORIGIN = b"access-control-allow-origin: *\r\n"
+_EVENTS_PASS_AT_ONCE = b"x-accel-buffering: no\r\n"
+_NO_CACHE = b"cache-control: no-cache\r\n"
+
+
+def new_request_id() -> bytes:
+    """An id that no other request has."""
+    return b"%s%08x" % (_ident_start.encode(), next(_ident_count))
+
+
+def usable_request_id(given: bytes) -> bool:
+    """Whether a client's ``X-Request-Id`` is one to pass on and to write into logs."""
+    return _REQUEST_ID.fullmatch(given) is not None
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The client's ``X-Request-Id`` if it is a harmless one, else a new one."""
     for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+        if name == b"x-request-id" and usable_request_id(value):
             return value
-    return secrets.token_hex(12).encode()
+    return new_request_id()
 
 
-def to_engine(headers: Headers, ident: bytes, internal_key: str | None) -> Headers:
-    """The client's fields as the engine shall see them (names in lower case, as in ASGI)."""
-    dropped = _NOT_FORWARDED | _named_by_connection(headers)
-    fields = [(name, value) for name, value in headers if name not in dropped]
-    fields.append((b"x-request-id", ident))
-    if internal_key is not None:
-        fields.append((b"authorization", b"Bearer " + internal_key.encode()))
-    return fields
+def fields_to_engine(headers: Headers, ident: bytes, length: int) -> bytes:
+    """The client's fields (names in lower case) as the engine shall see them, up to the end of
+    the head; the request line, the host and the key come before them."""
+    dropped = _NOT_FORWARDED
+    named = _named_by_connection(headers)
+    if named:
+        dropped = dropped | named
+    fields = [b"%b: %b\r\n" % field for field in headers if field[0] not in dropped]
+    fields.append(b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (ident, length))
+    return b"".join(fields)
 
 
-def to_client(headers: Headers, ident: bytes, replica: str, *, stream: bool) -> Headers:
-    """The engine's fields as the client shall see them."""
-    lower = [(name.lower(), value) for name, value in headers]
-    dropped = _NOT_RETURNED | _named_by_connection(lower)
-    fields = [(name, value) for name, value in lower if name not in dropped]
-    fields.append((b"x-request-id", ident))
-    fields.append((b"x-exaslurm-replica", replica.encode()))
-    if stream:
+def head_to_client(
+    status: int,
+    headers: Headers,
+    ident: bytes,
+    replica: bytes,
+    framing: bytes,
+    *,
+    events: bool = False,
+    any_origin: bool = False,
+) -> bytes:
+    """The head of an answer: the engine's fields (names in lower case) and the router's own.
+
+    ``framing``: the fields that say where the body ends, each with its line's end.
+    """
+    dropped = _NOT_RETURNED
+    named = _named_by_connection(headers)
+    if named:
+        dropped = dropped | named
+    parts = [_STATUS_LINES.get(status) or _status_line(status)]
+    parts += [b"%b: %b\r\n" % field for field in headers if field[0] not in dropped]
+    parts.append(b"x-request-id: %b\r\nx-exaslurm-replica: %b\r\n%b" % (ident, replica, framing))
+    if any_origin:
+        parts.append(ANY_ORIGIN)
+    if events:
         # A proxy in front of the router must not collect the events.
-        fields.append((b"x-accel-buffering", b"no"))
-        if not any(name == b"cache-control" for name, _ in fields):
-            fields.append((b"cache-control", b"no-cache"))
-    return fields
+        parts.append(_EVENTS_PASS_AT_ONCE)
+        if not any(name == b"cache-control" for name, _ in headers):
+            parts.append(_NO_CACHE)
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def own_head(
+    status: int,
+    length: int,
+    ident: bytes,
+    extra: Mapping[str, str],
+    date_line: bytes = b"",
+    *,
+    any_origin: bool = False,
+) -> bytes:
+    """The head of an answer of the router's own, in JSON."""
+    lines = [
+        _STATUS_LINES[status],
+        b"content-type: application/json\r\ncontent-length: %d\r\n" % length,
+        b"x-request-id: %b\r\n" % ident,
+        date_line,
+    ]
+    lines += [f"{name.lower()}: {value}\r\n".encode("latin-1") for name, value in extra.items()]
+    if any_origin:
+        lines.append(ANY_ORIGIN)
+    lines.append(b"\r\n")
+    return b"".join(lines)
 
 
 def find(headers: Headers, wanted: bytes) -> str:
@@ -77,10 +160,10 @@ def find(headers: Headers, wanted: bytes) -> str:
     return ""
 
 
-def _named_by_connection(headers: Headers) -> set[bytes]:
-    return {
-        token.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for token in value.split(b",")
-    }
+def _named_by_connection(headers: Headers) -> frozenset[bytes]:
+    """Fields that ``Connection`` declares to be about this connection only."""
+    names: set[bytes] = set()
+    for name, value in headers:
+        if name == b"connection" and value not in _PLAIN_CONNECTION:
+            names.update(token.strip().lower() for token in value.split(b","))
+    return frozenset(names)

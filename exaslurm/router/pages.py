@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from exaslurm.keys.clients import KeyInfo
-from exaslurm.registry.replica import ReplicaSource
+from exaslurm.router.router import Router
 from exaslurm.router.table import Group, Table
 
 STATUS_SCHEMA = "exaslurm/router/1"
@@ -36,15 +36,16 @@ def model_card(table: Table, key: KeyInfo, name: str, created_s: float) -> dict[
     }
 
 
-def status_page(
-    deployment: str, table: Table, source: ReplicaSource, started_s: float
-) -> dict[str, Any]:
+def status_page(router: Router) -> dict[str, Any]:
     """What this router knows and does."""
     return {
         "schema": STATUS_SCHEMA,
-        "deployment": deployment,
-        "uptime_s": round(time.time() - started_s, 1),
-        "models": [_model(table.group(name)) for name in table.names],
+        "deployment": router.config.deployment,
+        "uptime_s": round(time.time() - router.started_s, 1),
+        "policy": router.config.policy,
+        "in_flight": len(router.active),
+        "waiting": router.admission.waiting,
+        "models": [_model(group) for group in router.table.groups],
         "replicas": [
             {
                 "id": target.replica.id,
@@ -56,17 +57,18 @@ def status_page(
                 "takes_requests": target.replica.takes_requests,
                 "breaker": target.breaker.state,
                 "outstanding": target.outstanding,
+                "penalty": round(target.penalty, 2),
+                "version": target.replica.version,
                 "simulated": target.replica.simulated,
                 "cause": target.replica.cause,
             }
-            for target in table.targets
+            for target in router.table.targets
         ],
-        "source": dict(source.describe()),
+        "source": dict(router.source.describe()),
     }
 
 
-def _model(group: Group | None) -> dict[str, Any]:
-    assert group is not None
+def _model(group: Group) -> dict[str, Any]:
     return {
         "name": group.name,
         "replicas": len(group.members),

@@ -1,5 +1,7 @@
-"""How the router's server reads HTTP: uvicorn's way, with limits on what comes before a request
-has shown a key, and with errors in OpenAI's form.
+"""How the router's server reads HTTP: uvicorn's way, but for the proxied routes, which go no
+further than here: no scope, no task and no ASGI message for a request that is only passed on.
+
+There are limits on what comes before a request has shown a key, and errors are in OpenAI's form.
 
 A request that asks for another protocol is answered in this one. Java's HTTP client asks for
 HTTP/2 (``Upgrade: h2c``) with every request on a plain connection; the parser then skips the body
@@ -10,41 +12,72 @@ client would be told that it sent none. RFC 9110, 7.8: a server may ignore the f
 from __future__ import annotations
 
 import asyncio
+import functools
 import http
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from exaslurm.router.errors import error_body
+from exaslurm.router.exchange import MAX_WASTED_BYTES, Exchange
+from exaslurm.router.router import Router
+from exaslurm.router.routes import BY_PATH
 
 # Long prompts are in the body. A million bytes of header fields are no request of a client's.
 MAX_HEAD_BYTES = 1024 * 1024
 HEAD_TIMEOUT_S = 60.0
+# How long a client whose body is refused may go on sending, so that it can read why.
+LINGER_S = 5.0
 
 _UPGRADE_FIELDS = frozenset((b"connection", b"http2-settings", b"upgrade"))
+_NO_SCOPE: dict[str, Any] = {}
+
+
+def protocol_factory(app: Starlette) -> Callable[..., asyncio.Protocol]:
+    """What makes the connections of an application of ``build_app``, for ``uvicorn.Config``."""
+    return functools.partial(RouterProtocol, app.state.router)
 
 
 class RouterProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, router: Router, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.router = router
+        self.paused = False
+        self._current: Exchange | None = None
         self._in_head = True
         self._head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._waits_since_s = router.now_s
+        self._wasted = 0
+        self._refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch_head()
+        self.router.connections.add(self)
+        self.write = transport.write
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_head = False
-        self._watch_head()
-        super().connection_lost(exc)
+        self.router.connections.discard(self)
+        cycle = self.cycle
+        if isinstance(cycle, Exchange):
+            self.connections.discard(self)
+            self.flow.resume_writing()
+            self.parser = None
+            cycle.client_left()
+        else:
+            super().connection_lost(exc)
+        if self._current is not None:
+            self._current.client_left()
+        for waiting, _ in self.pipeline:
+            if isinstance(waiting, Exchange):
+                waiting.client_left()
+        self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -59,21 +92,186 @@ class RouterProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
-        self._watch_head()
+
+    # The parser's side.
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self.scope = _NO_SCOPE  # type: ignore[assignment]
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = 0
-        if not self._is_leaving():
-            super().on_headers_complete()
+        parser = self.parser
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+            return  # it is read again without its wish (see _stay)
+        url = self.url
+        route = BY_PATH.get(url)
+        if route is None and b"?" in url:
+            route = BY_PATH.get(url[: url.index(b"?")])
+        if route is None or parser.get_method() != b"POST":
+            self._begin_page()
+            return
+        exchange = Exchange(
+            self.router,
+            self,
+            route,
+            url,
+            self.headers,
+            keep_alive=parser.should_keep_alive() and not self._ends,
+            chunks=parser.get_http_version() != "1.0",
+        )
+        before = self.cycle
+        self.cycle = exchange  # type: ignore[assignment]
+        if before is None or before.response_complete:
+            self._current = exchange
+            if self.expect_100_continue:
+                if exchange.refusal is None:
+                    self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                else:  # the client waits with its body until it hears something
+                    exchange.start()
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if not isinstance(cycle, Exchange):
+            if not self._is_leaving():
+                super().on_body(body)
+            return
+        if cycle.response_complete:
+            self._waste(len(body))
+            return
+        cycle.part(body)
+        if cycle.refusal is not None and cycle.bytes_in > MAX_WASTED_BYTES:
+            # Read a little more of it, so that the client gets to read the answer.
+            if cycle is self._current:
+                cycle.start()
 
     def on_message_complete(self) -> None:
-        if not self._is_leaving():
-            super().on_message_complete()
+        cycle = self.cycle
+        if not isinstance(cycle, Exchange):
+            if not self._is_leaving():
+                super().on_message_complete()
+            return
+        if self._is_leaving():
+            return
+        cycle.request_complete = True
+        if cycle.response_complete:
+            if self._refused:
+                self.transport.close()
+        elif cycle is self._current:
+            cycle.start()
+
+    # The exchange's side.
+
+    def over(self, exchange: Exchange) -> None:
+        """The answer to the request at hand is complete."""
+        self._current = None
+        if not exchange.keep_alive:
+            if exchange.request_complete:
+                self.transport.close()
+            else:
+                self._refused = True
+                self._waits_since_s = self.router.now_s
+            return
+        self._next()
+
+    def cut(self) -> None:
+        """End the connection in the middle of an answer, so that the client sees it is short."""
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """A page has been answered."""
+        self._next()
+
+    def _next(self) -> None:
+        """The next request that has arrived already, or wait for one."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._waits_since_s = self.router.now_s
+        if not self.pipeline:
+            if self.flow.read_paused:
+                self.flow.resume_reading()
+            return
+        cycle, app = self.pipeline.pop()
+        if not self.pipeline:
+            self.flow.resume_reading()
+        if not isinstance(cycle, Exchange):
+            self._start_asgi_task(cycle, app)
+            return
+        self._current = cycle
+        if cycle.request_complete or cycle.refusal is not None:
+            # From a fresh stack: thousands of small requests may have come in one packet.
+            self.loop.call_soon(self._start_waiting, cycle)
+
+    def _start_waiting(self, exchange: Exchange) -> None:
+        if not exchange.response_complete and not self.transport.is_closing():
+            exchange.start()
+
+    # The transport's and the server's side.
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        super().pause_writing()
+        if self._current is not None:
+            self._current.client_reads(False)
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        super().resume_writing()
+        if self._current is not None:
+            self._current.client_reads(True)
+
+    def shutdown(self) -> None:
+        """The server ends: no further request on this connection."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
+            return
+        cycle.keep_alive = False
+        self._ends = True
+
+    _ends = False
+
+    def sweep(self, now_s: float) -> None:
+        """Time has passed: has this connection anything to say?"""
+        waits_s = now_s - self._waits_since_s
+        if self._refused:
+            if waits_s > LINGER_S:
+                self.transport.close()
+        elif self._current is None and (self.cycle is None or self.cycle.response_complete):
+            if self._in_head and self._head_bytes:
+                if waits_s > HEAD_TIMEOUT_S:
+                    message = f"the head of the request was not whole within {HEAD_TIMEOUT_S:g} s"
+                    self._refuse(408, message)
+            elif self.cycle is None:
+                if waits_s > HEAD_TIMEOUT_S:
+                    self.transport.close()
+            elif waits_s > self.timeout_keep_alive:
+                self.transport.close()
+
+    def _begin_page(self) -> None:
+        """A request that the application answers, not an engine: uvicorn's way."""
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,  # type: ignore[typeddict-item]
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
+        super().on_headers_complete()
+        if self._ends:
+            self.cycle.keep_alive = False
 
     def _is_leaving(self) -> bool:
         """Whether the request at hand asks for another protocol (CONNECT is refused as any other
@@ -89,29 +287,18 @@ class RouterProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.data_received(b"".join([*head, b"\r\n", rest]))
 
-    def _watch_head(self) -> None:
-        """Give a head that is not whole its time."""
-        if self._in_head and self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
-        elif not self._in_head and self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if self._head_bytes == 0:
+    def _waste(self, count: int) -> None:
+        """More of a body that is refused already."""
+        self._wasted += count
+        if self._wasted > self.router.config.max_body_bytes:
             self.transport.close()
-        else:
-            self._refuse(408, f"the head of the request was not whole within {HEAD_TIMEOUT_S:g} s")
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer without the application, and end the connection."""
         self._in_head = False
-        self._watch_head()
         if self.transport.is_closing():
             return
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()  # in the middle of another answer there is no place for this
             return
         body = error_body(status, message)

@@ -5,50 +5,100 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from exaslurm.core.cell import EngineLoad
 from exaslurm.registry.replica import Replica
+from exaslurm.router.affinity import Affinity
 from exaslurm.router.breaker import Breaker
+from exaslurm.router.canary import Canary, pick_share, point_of, share_of
 from exaslurm.router.choose import choose
+from exaslurm.router.upstream import Endpoint
+
+_FULL_KV = 0.9
 
 
 class Target:
-    """One replica with what this router knows of it."""
+    """One replica with what this router knows of it.
 
-    __slots__ = ("breaker", "groups", "outstanding", "replica")
+    ``penalty`` is in requests: what other routers of this host have sent there (``elsewhere``),
+    what its engine says of its queue and cache, and how slow it was. ``latency_s``: what its answers
+    took of late until they began, 0 if not known.
+    """
 
-    def __init__(self, replica: Replica) -> None:
+    __slots__ = (
+        "breaker",
+        "domains",
+        "elsewhere",
+        "endpoint",
+        "ident",
+        "label",
+        "lanes",
+        "latency_s",
+        "load",
+        "load_at_s",
+        "outstanding",
+        "penalty",
+        "replica",
+    )
+
+    def __init__(self, replica: Replica, key: str | None) -> None:
         self.replica = replica
+        self.endpoint = Endpoint(replica.url, key)
+        self.ident = replica.id
+        self.label = replica.id.encode()
+        self.domains = (replica.node, replica.switch, replica.cell)
         self.outstanding = 0
+        self.elsewhere = 0
+        self.penalty = 0.0
+        self.latency_s = 0.0
+        self.load: EngineLoad | None = None
+        self.load_at_s = 0.0
         self.breaker = Breaker()
-        self.groups: list[Group] = []
-
-    @property
-    def node(self) -> str:
-        return self.replica.node
+        self.lanes: list[Lane] = []
 
 
-class Group:
-    """The replicas of one served name.
+class Lane:
+    """The replicas of one served name and one version of its model.
 
     ``members``: all that are known; ``usable``: those that take requests; ``closed``: those of
     them whose breaker is closed. The lists are rebuilt when one of these facts changes, which
     is rare, so that a request only picks from them.
     """
 
-    __slots__ = ("_ejected", "_order", "closed", "members", "name", "usable")
+    __slots__ = (
+        "_ejected",
+        "_order",
+        "affinity",
+        "closed",
+        "closed_set",
+        "lengths",
+        "members",
+        "usable",
+        "version",
+    )
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, version: str, *, by_prefix: bool) -> None:
+        self.version = version
         self.members: list[Target] = []
         self.usable: list[Target] = []
         self.closed: list[Target] = []
+        self.closed_set: frozenset[Target] = frozenset()
+        self.lengths: tuple[int, int] | None = None
+        """Smallest and largest ``max_model_len`` of the usable ones, where all have said it."""
+        self.affinity: Affinity[Target] | None = Affinity() if by_prefix else None
         self._ejected: list[tuple[float, int, Target]] = []
         self._order = itertools.count()
 
     def rebuild(self) -> None:
         self.usable = [target for target in self.members if target.replica.takes_requests]
         self.closed = [target for target in self.usable if target.breaker.closed]
+        self.closed_set = frozenset(self.closed)
+        known = [target.replica.max_model_len for target in self.usable]
+        lengths = [length for length in known if length]
+        self.lengths = (
+            (min(lengths), max(lengths)) if lengths and len(lengths) == len(known) else None
+        )
 
     def eject(self, target: Target) -> None:
         """The breaker of ``target`` opened: remember when it may be probed."""
@@ -56,17 +106,48 @@ class Group:
         heapq.heappush(self._ejected, entry)
         self.rebuild()
 
-    def pick(self, now_s: float, tried: Collection[Target], rng: random.Random) -> Target | None:
+    def pick(
+        self,
+        now_s: float,
+        tried: Collection[Target],
+        rng: random.Random,
+        keys: Sequence[int] = (),
+        tokens: int = 0,
+    ) -> Target | None:
         """The replica for the next attempt; None if all were tried or none takes requests.
 
         An ejected one whose time has come gets this request as its probe. With all ejected
-        any of them is better than none.
+        any of them is better than none. ``keys``: the hashes of the prompt's blocks; ``tokens``:
+        what the request needs, where that decides who can serve it.
         """
-        probe = self._due_probe(now_s, tried)
-        if probe is not None:
-            probe.breaker.begin_probe()
-            return probe
+        if self._ejected:
+            probe = self._due_probe(now_s, tried)
+            if probe is not None:
+                probe.breaker.begin_probe()
+                return probe
+        if tokens:
+            return self._pick_fitting(tried, rng, tokens)
+        if keys and not tried and self.affinity is not None:
+            target = self.affinity.choose(keys, self.closed_set, rng)
+            if target is not None:
+                return target
         return choose(self.closed, tried, rng) or choose(self.usable, tried, rng)
+
+    def _pick_fitting(
+        self, tried: Collection[Target], rng: random.Random, tokens: int
+    ) -> Target | None:
+        def takes(target: Target) -> bool:
+            length = target.replica.max_model_len
+            return length is None or length >= tokens
+
+        def has_room(target: Target) -> bool:
+            return takes(target) and (target.load is None or target.load.kv_use < _FULL_KV)
+
+        for pool, fits in ((self.closed, has_room), (self.closed, takes), (self.usable, takes)):
+            target = choose(pool, tried, rng, fits)
+            if target is not None:
+                return target
+        return choose(self.closed, tried, rng)
 
     def _due_probe(self, now_s: float, tried: Collection[Target]) -> Target | None:
         while self._ejected and self._ejected[0][0] <= now_s:
@@ -80,40 +161,114 @@ class Group:
         return None
 
 
+class Group:
+    """The replicas of one served name: a lane for each version of its model."""
+
+    __slots__ = ("lanes", "name", "shares", "usable_count")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lanes: list[Lane] = []
+        self.shares: list[float] = []
+        self.usable_count = 0
+
+    @property
+    def members(self) -> list[Target]:
+        return [target for lane in self.lanes for target in lane.members]
+
+    @property
+    def usable(self) -> list[Target]:
+        return [target for lane in self.lanes for target in lane.usable]
+
+    @property
+    def closed(self) -> list[Target]:
+        return [target for lane in self.lanes for target in lane.closed]
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of tokens that one of its replicas takes; None: not known."""
+        known = [lane.lengths[1] for lane in self.lanes if lane.usable and lane.lengths]
+        return (
+            max(known)
+            if known and len(known) == sum(bool(ln.usable) for ln in self.lanes)
+            else None
+        )
+
+    def count(self) -> None:
+        self.usable_count = sum(len(lane.usable) for lane in self.lanes)
+
+
 class Table:
     """All replicas, by id and by served name."""
 
-    def __init__(self, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        key: str | None = None,
+        by_prefix: bool = True,
+        canary: Canary | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._key = key
+        self._by_prefix = by_prefix
+        self._canary = canary or Canary()
         self._targets: dict[str, Target] = {}
         self._groups: dict[str, Group] = {}
         self._rng = rng or random.Random()
         self.on_eject: Callable[[Target], None] = lambda _: None
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_removed: Callable[[Target], None] = lambda _: None
 
     def update(self, replicas: Sequence[Replica]) -> None:
         """Take the whole new list. Replicas that stay keep their counts; one that moved or is
         newly ready starts with a clean slate."""
+        before = self._targets
         targets: dict[str, Target] = {}
-        names: dict[str, list[Target]] = {}
+        names: dict[str, dict[str, list[Target]]] = {}
         for replica in replicas:
-            target = self._targets.get(replica.id)
+            target = before.get(replica.id)
             if target is None or target.replica.url != replica.url:
-                target = Target(replica)
+                target = Target(replica, replica.key or self._key)
             elif target.replica is not replica:
                 restarted = target.replica.pid != replica.pid
                 if replica.ready and (restarted or not target.replica.ready):
                     target.breaker.reset()
                 target.replica = replica
+                target.domains = (replica.node, replica.switch, replica.cell)
             targets[replica.id] = target
             for name in replica.served_names:
-                names.setdefault(name, []).append(target)
+                names.setdefault(name, {}).setdefault(replica.version, []).append(target)
         self._targets = targets
-        groups = {name: self._groups.get(name) or Group(name) for name in names}
         for target in targets.values():
-            target.groups = [groups[name] for name in target.replica.served_names]
-        for name, group in groups.items():
-            group.members = names[name]
-            group.rebuild()
-        self._groups = groups
+            target.lanes = []
+        self._groups = {name: self._regroup(name, lanes) for name, lanes in names.items()}
+        for ident, target in before.items():
+            if targets.get(ident) is not target:
+                self.on_removed(target)
+        self.on_change()
+
+    def _regroup(self, name: str, members: Mapping[str, list[Target]]) -> Group:
+        group = self._groups.get(name) or Group(name)
+        known = {lane.version: lane for lane in group.lanes}
+        group.lanes = []
+        for version in sorted(members):
+            lane = known.get(version) or Lane(version, by_prefix=self._by_prefix)
+            lane.members = members[version]
+            for target in lane.members:
+                target.lanes.append(lane)
+            if lane.affinity is not None:
+                lane.affinity.retain(lane.members)
+            lane.rebuild()
+            group.lanes.append(lane)
+        group.count()
+        group.shares = share_of(self._canary, name, [lane.version for lane in group.lanes])
+        return group
+
+    def divide(self, canary: Canary) -> None:
+        """Divide the requests among versions anew."""
+        self._canary = canary
+        for name, group in self._groups.items():
+            group.shares = share_of(canary, name, [lane.version for lane in group.lanes])
 
     def group(self, name: str) -> Group | None:
         return self._groups.get(name)
@@ -125,27 +280,68 @@ class Table:
             return groups[0]
         return None
 
-    def pick(self, group: Group, now_s: float, tried: Collection[Target]) -> Target | None:
-        return group.pick(now_s, tried, self._rng)
+    def pick(
+        self,
+        group: Group,
+        now_s: float,
+        tried: Collection[Target],
+        *,
+        key_name: str = "",
+        keys: Sequence[int] = (),
+        tokens: int = 0,
+    ) -> tuple[Target, Lane] | None:
+        """The replica for the next attempt of a request, and its lane; None: there is none left."""
+        lanes = group.lanes
+        if len(lanes) == 1:
+            lane = lanes[0]
+            target = lane.pick(now_s, tried, self._rng, keys, self._needed(lane, tokens))
+            return None if target is None else (target, lane)
+        point = point_of(self._canary, group.name, key_name, self._rng)
+        first = pick_share(group.shares, point) if group.shares else 0
+        # A version that is asked for, but has nothing to serve with, is no reason to refuse.
+        for lane in sorted(lanes, key=lambda lane: lane is not lanes[first]):
+            target = lane.pick(now_s, tried, self._rng, keys, self._needed(lane, tokens))
+            if target is not None:
+                return target, lane
+        return None
+
+    @staticmethod
+    def _needed(lane: Lane, tokens: int) -> int:
+        """``tokens`` where they decide which replica can serve the request, else 0."""
+        if not tokens or lane.lengths is None:
+            return 0
+        return tokens if tokens > lane.lengths[0] or tokens > _LONG_TOKENS else 0
 
     def succeeded(self, target: Target) -> None:
         if target.breaker.success():
-            _rebuild(target.groups)
+            self._rebuild(target)
 
     def failed(self, target: Target, now_s: float, *, fatal: bool = False) -> None:
         if target.breaker.failure(now_s, fatal=fatal):
-            self._eject(target)
+            for lane in target.lanes:
+                lane.eject(target)
+            self.on_eject(target)
 
     def told_nothing(self, target: Target, now_s: float) -> None:
         """A request ended without saying anything about its replica."""
         if target.breaker.abandon_probe(now_s):
-            for group in target.groups:
-                group.eject(target)
+            for lane in target.lanes:
+                lane.eject(target)
 
-    def _eject(self, target: Target) -> None:
-        for group in target.groups:
-            group.eject(target)
-        self.on_eject(target)
+    def loads(self, loads: Mapping[str, EngineLoad], now_s: float) -> None:
+        """What engines say of themselves, by replica."""
+        for ident, load in loads.items():
+            target = self._targets.get(ident)
+            if target is not None:
+                target.load = load
+                target.load_at_s = now_s
+
+    def _rebuild(self, target: Target) -> None:
+        for lane in target.lanes:
+            lane.rebuild()
+
+    def target(self, ident: str) -> Target | None:
+        return self._targets.get(ident)
 
     @property
     def names(self) -> list[str]:
@@ -153,10 +349,13 @@ class Table:
         return list(self._groups)
 
     @property
+    def groups(self) -> Iterable[Group]:
+        return self._groups.values()
+
+    @property
     def targets(self) -> Iterable[Target]:
         return self._targets.values()
 
 
-def _rebuild(groups: Iterable[Group]) -> None:
-    for group in groups:
-        group.rebuild()
+# Prompts from here on look for a replica with room in its cache.
+_LONG_TOKENS = 8192

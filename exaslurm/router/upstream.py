@@ -1,161 +1,362 @@
-"""The HTTP client towards the engines. Nothing outside this module knows which one it is.
+"""Connections to the engines: a pool for each, HTTP/1.1, bytes as they are.
 
-Connections are pooled per engine and dropped before the engine would drop them. There is no time
-limit on a living connection, for an answer may take long; a host that is gone is noticed by the
-kernel (unacknowledged data, or keepalive while waiting).
+There is no time limit on a living connection here, for an answer may take long; a host that is
+gone is noticed by the kernel (unacknowledged data, or keepalive while waiting). Idle connections
+are dropped before the engine would drop them: uvicorn's keep-alive is 5 s, and a request that meets
+a closing connection is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import socket
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
+import httptools
 
 from exaslurm.router.config import RouterConfig
 
 Headers = list[tuple[bytes, bytes]]
 
-_MAX_HEADER_BYTES = 64 * 1024
-_WRITE_AT_ONCE_BYTES = 256 * 1024
+# A body beyond this may wait for an engine that does not read for a while; the time limit for
+# unacknowledged data, which counts a closed window too, must not cut it off.
+_PATIENT_BYTES = 64 * 1024
+_PATIENT_MS = 60_000
+_MAX_HEAD_BYTES = 256 * 1024
+_READ_PAUSE_BYTES = 256 * 1024
 
 
-class UpstreamError(Exception):
-    """The engine gave no (whole) answer."""
+class Receiver(Protocol):
+    """Who sent a request, and is told what comes back."""
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """Something arrived and was parsed; ``data`` is the whole of it as it came."""
+
+    def lost(self, connection: Connection | None, reason: str, *, connected: bool) -> None:
+        """The connection ended, or never began, before the answer was whole."""
 
 
-class ConnectFailed(UpstreamError):
-    """No connection: the engine has not seen the request."""
+class Endpoint:
+    """The address of one engine, and the idle connections to it, the warmest last."""
+
+    __slots__ = ("auth", "family", "host", "idle", "open", "path", "prefix", "where")
+
+    def __init__(self, url: str, key: str | None) -> None:
+        """``url``: ``http://HOST:PORT[/PREFIX]`` or ``unix:/PATH``; ``key``: what it asks for."""
+        self.idle: list[Connection] = []
+        self.open = 0
+        self.auth = b"" if key is None else b"authorization: Bearer " + key.encode() + b"\r\n"
+        self.prefix = b""
+        if url.startswith("unix:"):
+            self.path: str | None = url.removeprefix("unix:").removeprefix("//")
+            self.where = ("", 0)
+            self.host = b"localhost"
+            return
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname is None:
+            raise ValueError(f"{url!r} is not an address like http://HOST:PORT")
+        self.path = None
+        self.where = (parts.hostname, parts.port or 80)
+        self.host = parts.netloc.rpartition("@")[2].encode()
+        self.prefix = parts.path.rstrip("/").encode()
 
 
-class ConnectionLost(UpstreamError):
-    """The connection ended before the answer did."""
+class Connection(asyncio.Protocol):
+    """One connection to an engine. It serves one request at a time, and is idle in between.
 
+    After each read: ``head_done``; then ``status``, ``headers`` (names in lower case), ``length``
+    (None: chunked, or until the end of the connection), ``pieces`` (the body's pieces of this read,
+    decoded), ``done``.
+    """
 
-class Answer:
-    """An engine's answer, of which the head has arrived. To be closed in the end, always."""
+    __slots__ = (
+        "_chunk_open",
+        "_dead_peer_ms",
+        "_parser",
+        "_patient",
+        "_sock",
+        "answered",
+        "chunked",
+        "dated",
+        "done",
+        "endpoint",
+        "events",
+        "head_done",
+        "headers",
+        "idle_since_s",
+        "keep",
+        "length",
+        "pieces",
+        "receiver",
+        "reused",
+        "status",
+        "transport",
+    )
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self.status = response.status
-        self.headers: Headers = list(response.raw_headers)
+    def __init__(self, endpoint: Endpoint, dead_peer_ms: int) -> None:
+        self.endpoint = endpoint
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.receiver: Receiver | None = None
+        self.idle_since_s = 0.0
+        self.reused = False
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._dead_peer_ms = dead_peer_ms
+        self._sock: Any = None
+        self._patient = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self.status = 0
+        self.headers: Headers = []
+        self.pieces: list[bytes] = []
+        self.length: int | None = None
+        self.chunked = False
+        self.dated = False
+        self.events = False
+        self.head_done = False
+        self.done = False
+        self.keep = False
+        self.answered = False
+        self._chunk_open = False
+
+    # The transport's side.
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.endpoint.open += 1
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            self._sock = sock
+            _watch_peer(sock, self._dead_peer_ms)
+
+    def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
+        """Send a request; ``receiver`` gets the answer."""
+        self.receiver = receiver
+        if len(body) <= _PATIENT_BYTES:
+            self.transport.write(head + body)
+            return
+        if self._sock is not None:
+            self._patient = True
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _PATIENT_MS)
+        self.transport.writelines((head, body))
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self.receiver
+        if receiver is None:  # nobody asked: this is no connection to use again
+            self.transport.abort()
+            return
+        if not self.answered:
+            self.answered = True
+            if self._patient:
+                self._patient = False
+                self._sock.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._dead_peer_ms
+                )
+        if self.pieces:
+            self.pieces = []
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.transport.abort()
+            self._end(f"what it answered is not HTTP: {error}")
+            return
+        except httptools.HttpParserUpgrade:
+            self.transport.abort()
+            self._end("it answered with another protocol")
+            return
+        receiver.received(self, data)
+
+    def eof_received(self) -> None:
+        return None  # the transport closes itself
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.endpoint.open -= 1
+        self._parser = None
+        if self.receiver is None:
+            if self in self.endpoint.idle:
+                self.endpoint.idle.remove(self)
+            return
+        if self.head_done and not self.done and self.length is None and not self.chunked:
+            self.done = True  # this answer ends with its connection
+            self.keep = False
+            self.pieces = []
+            self.receiver.received(self, b"")
+            return
+        self._end(str(exc) if exc else "it closed the connection")
+
+    def _end(self, reason: str) -> None:
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.lost(self, reason, connected=True)
+
+    # The parser's side.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        self.status = parser.get_status_code()
+        if self.status < 200:
+            return
+        for name, value in self.headers:
+            if name == b"content-length":
+                self.length = int(value)
+            elif name == b"transfer-encoding":
+                self.chunked = True
+            elif name == b"date":
+                self.dated = True
+            elif name == b"content-type":
+                self.events = value.startswith(b"text/event-stream")
+        if self.status in (204, 304):
+            self.length = 0
+        self.head_done = True
+        self.keep = parser.should_keep_alive()
+
+    def on_body(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+
+    def on_chunk_header(self) -> None:
+        self._chunk_open = True
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_open = False
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:  # "100 Continue" and the like: the answer is yet to come
+            self.headers = []
+            return
+        self.done = True
+
+    # The receiver's side.
 
     @property
-    def content_type(self) -> str:
-        return self._response.headers.get("Content-Type", "")
+    def between_chunks(self) -> bool:
+        """Whether what has been read so far ends with a whole chunk."""
+        return not self._chunk_open
 
-    @property
-    def content_length(self) -> int | None:
-        """The length that the engine announced; None for a chunked answer."""
-        return self._response.content_length
+    def body(self) -> bytes:
+        """The body's bytes of this read."""
+        pieces = self.pieces
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def next_chunk(self) -> bytes:
-        """What has arrived since; empty at the end. ConnectionLost if the end is missing."""
-        with _as_upstream_errors():
-            return await self._response.content.readany()
+    def give_back(self, now_s: float) -> None:
+        """The answer is whole: idle from now on, or closed."""
+        self.receiver = None
+        if not self.keep or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._reset()
+        self.reused = True
+        self.idle_since_s = now_s
+        self.endpoint.idle.append(self)
 
-    async def read(self, limit: int) -> bytes:
-        """The rest of the body, of which more than ``limit`` bytes are not read."""
-        parts: list[bytes] = []
-        size = 0
-        while size < limit:
-            chunk = await self.next_chunk()
-            if not chunk:
-                break
-            parts.append(chunk)
-            size += len(chunk)
-        return b"".join(parts)
-
-    def close(self) -> None:
-        """Give the connection back if the answer is complete, else end it: the engine stops."""
-        if self._response.content.at_eof() and self._response.content.exception() is None:
-            self._response.release()
-        else:
-            self._response.close()
+    def drop(self) -> None:
+        """Nobody wants the rest of the answer: the engine shall stop."""
+        self.receiver = None
+        self.transport.abort()
 
 
 class Upstream:
-    """The pool of connections to all engines. Made and closed inside the event loop."""
+    """Opens connections and keeps the idle ones. Made inside the event loop."""
 
     def __init__(self, config: RouterConfig) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,
-                limit_per_host=0,
-                keepalive_timeout=config.idle_s,
-                socket_factory=_socket_factory(config.dead_peer_s),
-            ),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=config.connect_timeout_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            max_line_size=_MAX_HEADER_BYTES,
-            max_field_size=_MAX_HEADER_BYTES,
-            skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type", "User-Agent"),
-        )
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._dead_peer_ms = int(config.dead_peer_s * 1000)
+        self._connecting: set[asyncio.Task[None]] = set()
 
-    async def send(self, method: str, url: str, headers: Headers, body: bytes | None) -> Answer:
-        """Send a request and wait for the head of its answer.
+    def send(self, receiver: Receiver, endpoint: Endpoint, head: bytes, body: bytes) -> Any:
+        """Send a request by an idle connection or a new one.
 
-        ConnectFailed: it was not sent; ConnectionLost: it may have been begun. On cancellation
-        the connection is closed.
+        ``receiver`` hears of it at the earliest after this has returned. The result has
+        ``drop()``: it ends the request.
         """
-        fields: CIMultiDict[str] = CIMultiDict(
-            (_text(name), _text(value)) for name, value in headers
-        )
-        # As a file it is written piece by piece, at the pace at which the engine reads.
-        data = io.BytesIO(body) if body and len(body) > _WRITE_AT_ONCE_BYTES else body
-        with _as_upstream_errors():
-            response = await self._session.request(
-                method, URL(url, encoded=True), headers=fields, data=data, allow_redirects=False
+        idle = endpoint.idle
+        while idle:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
+                connection.send(receiver, head, body)
+                return connection
+        opening = _Opening(receiver, head, body)
+        task = self._loop.create_task(self._open(endpoint, opening))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return opening
+
+    async def _open(self, endpoint: Endpoint, opening: _Opening) -> None:
+        try:
+            connection = await asyncio.wait_for(
+                self._connect(endpoint), self._config.connect_timeout_s
             )
-        return Answer(response)
+        except asyncio.TimeoutError:
+            reason = f"no connection within {self._config.connect_timeout_s:g} s"
+            opening.failed(reason)
+            return
+        except (OSError, ValueError) as error:
+            opening.failed(str(error) or type(error).__name__)
+            return
+        if opening.receiver is None:  # nobody waits for it any more: it may serve the next one
+            connection.keep = True
+            connection.give_back(self._loop.time())
+            return
+        opening.connection = connection
+        connection.send(opening.receiver, opening.head, opening.body)
 
-    async def close(self) -> None:
-        await self._session.close()
+    async def _connect(self, endpoint: Endpoint) -> Connection:
+        def make() -> Connection:
+            return Connection(endpoint, self._dead_peer_ms)
 
+        if endpoint.path is not None:
+            _, connection = await self._loop.create_unix_connection(make, endpoint.path)
+        else:
+            host, port = endpoint.where
+            _, connection = await self._loop.create_connection(make, host, port)
+        return connection
 
-@contextlib.contextmanager
-def _as_upstream_errors() -> Iterator[None]:
-    """The one place where errors of the client library become ours."""
-    try:
-        yield
-    except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
-        raise ConnectFailed(str(error) or type(error).__name__) from error
-    except (
-        aiohttp.ClientError,
-        OSError,
-        asyncio.TimeoutError,
-        asyncio.IncompleteReadError,
-    ) as error:
-        raise ConnectionLost(str(error) or type(error).__name__) from error
-
-
-def _socket_factory(dead_peer_s: float) -> Any:
-    def make(info: tuple[Any, ...]) -> socket.socket:
-        family, kind, protocol = info[:3]
-        sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
-        if family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead_peer_s * 1000))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, int(dead_peer_s)))
-        return sock
-
-    return make
+    def close(self, endpoints: Callable[[], list[Endpoint]]) -> None:
+        """End everything, at the end of the process."""
+        for task in list(self._connecting):
+            task.cancel()
+        for endpoint in endpoints():
+            drop_idle(endpoint, float("inf"))
 
 
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
+class _Opening:
+    """A request whose connection is being opened."""
+
+    __slots__ = ("body", "connection", "head", "receiver")
+
+    def __init__(self, receiver: Receiver, head: bytes, body: bytes) -> None:
+        self.receiver: Receiver | None = receiver
+        self.head = head
+        self.body = body
+        self.connection: Connection | None = None
+
+    def failed(self, reason: str) -> None:
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.lost(None, reason, connected=False)
+
+    def drop(self) -> None:
+        self.receiver = None
+        if self.connection is not None:
+            self.connection.drop()
+
+
+def drop_idle(endpoint: Endpoint, since_s: float) -> None:
+    """Close connections that have been idle since before ``since_s`` (the loop's time)."""
+    idle = endpoint.idle
+    while idle and idle[0].idle_since_s < since_s:
+        idle.pop(0).transport.close()
+
+
+def _watch_peer(sock: Any, dead_peer_ms: int) -> None:
+    """Let the kernel notice a host that is gone, while data is under way and while waiting."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, dead_peer_ms)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, max(1, dead_peer_ms // 1000))

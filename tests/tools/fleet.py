@@ -25,7 +25,7 @@ from exaslurm.keys.clients import ClientKeys, add_key
 from exaslurm.registry.replica import Replica, StaticSource
 from exaslurm.router.app import build_app
 from exaslurm.router.config import RouterConfig
-from exaslurm.router.protocol import RouterProtocol
+from exaslurm.router.protocol import protocol_factory
 from exaslurm.rundir import RunDir
 
 INNER = "internal-key-of-the-tests"
@@ -134,7 +134,7 @@ class Router:
             uvicorn.Config(
                 app,
                 port=0,
-                http=RouterProtocol,
+                http=protocol_factory(app),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="on",
                 log_level="warning",

@@ -1,0 +1,144 @@
+"""The body of an answer on its way to the client, after the first byte.
+
+As a rule a read of the engine's connection is written to the client as it came, the framing of
+chunks included. Only where a read does not end between two events, or the client cannot read
+chunks, are the events cut out and framed anew, so that a stream can be ended in good form at any
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from exaslurm.router.events import SEPARATORS, EventStream, cut
+from exaslurm.router.upstream import Connection
+
+Write = Callable[[bytes], None]
+END_OF_CHUNKS = b"0\r\n\r\n"
+
+
+class Relay(Protocol):
+    """Passes on a body. ``healthy``: nothing in it speaks against its engine."""
+
+    @property
+    def healthy(self) -> bool: ...
+
+    def feed(self, connection: Connection, data: bytes) -> None:
+        """Pass on what was read (see ``Connection``); with ``connection.done`` the rest."""
+
+    def broken(self, message: str) -> bool:
+        """The rest is lost: end in good form. False if only cutting the connection tells it."""
+
+
+class Events:
+    """An event stream."""
+
+    __slots__ = ("_as_it_came", "_chunks", "_held", "_write", "stream")
+
+    def __init__(self, stream: EventStream, write: Write, *, chunks: bool) -> None:
+        """``chunks``: the client reads chunks; else the stream ends with its connection."""
+        self.stream = stream
+        self._write = write
+        self._chunks = chunks
+        self._held = b""
+        self._as_it_came = False
+
+    def begin(self, head: bytes, first: bytes, connection: Connection, data: bytes) -> None:
+        """The head of the answer, and what has arrived of its body (decoded); ``data`` is the
+        last of it as it came."""
+        self._write(head + self._framed(self._next(first, connection.done), connection.done))
+        self._aligned(connection, data)
+
+    @property
+    def healthy(self) -> bool:
+        return self.stream.whole and not self.stream.error
+
+    def feed(self, connection: Connection, data: bytes) -> None:
+        pieces = connection.pieces
+        text = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self._as_it_came:
+            if text.endswith(SEPARATORS):
+                # The usual case by far.
+                if connection.between_chunks and data.endswith(b"\r\n"):
+                    self.stream.passed(text)
+                    if not connection.done or self.stream.whole:
+                        self._write(data)
+                        return
+                    self._write(self._framed(text + self._missing_end(), True))
+                    return
+            elif not text and connection.done and data == END_OF_CHUNKS and self.stream.whole:
+                self._write(data)
+                return
+        passed = self._next(text, connection.done)
+        if passed or connection.done:
+            self._write(self._framed(passed, connection.done))
+        self._aligned(connection, data)
+
+    def broken(self, message: str) -> bool:
+        self._held = b""
+        self._write(self._framed(self.stream.broken(message), True))
+        return True
+
+    def _missing_end(self) -> bytes:
+        if self.stream.whole:
+            return b""
+        return self.stream.broken("the answer was lost: its engine ended before it was whole")
+
+    def _next(self, text: bytes, last: bool) -> bytes:
+        """The whole events there are now; at the end the rest, too, and what is missing."""
+        data = self._held + text if self._held else text
+        end = len(data) if last else cut(data)
+        passed, self._held = data[:end], data[end:]
+        if passed:
+            self.stream.passed(passed)
+        return passed + self._missing_end() if last else passed
+
+    def _framed(self, events: bytes, last: bool) -> bytes:
+        if not self._chunks:
+            return events
+        chunk = b"%x\r\n%b\r\n" % (len(events), events) if events else b""
+        return chunk + END_OF_CHUNKS if last else chunk
+
+    def _aligned(self, connection: Connection, data: bytes) -> None:
+        """Whether the next read can pass as it comes."""
+        self._as_it_came = (
+            self._chunks
+            and connection.chunked
+            and connection.between_chunks
+            and data.endswith(b"\r\n")
+            and not self._held
+        )
+
+
+class Body:
+    """Any other body that is too long to wait for."""
+
+    __slots__ = ("_chunks", "_write", "healthy")
+
+    def __init__(self, write: Write, *, chunks: bool, healthy: bool) -> None:
+        """``chunks``: the head says that chunks follow; else it says the length, or nothing."""
+        self._write = write
+        self._chunks = chunks
+        self.healthy = healthy
+
+    def begin(self, head: bytes, first: bytes, connection: Connection) -> None:
+        """The head of the answer, and what has arrived of its body (decoded)."""
+        framed = self._framed(first, connection.done)
+        self._write(head + framed)
+
+    def feed(self, connection: Connection, data: bytes) -> None:
+        text = connection.body()
+        framed = self._framed(text, connection.done)
+        if framed:
+            self._write(framed)
+
+    def broken(self, message: str) -> bool:
+        """A short body is told by its cut connection alone."""
+        return False
+
+    def _framed(self, text: bytes, last: bool) -> bytes:
+        if not self._chunks:
+            return text
+        chunk = b"%x\r\n%b\r\n" % (len(text), text) if text else b""
+        return chunk + END_OF_CHUNKS if last else chunk

@@ -1,0 +1,277 @@
+"""One router process: what all its requests share, and the sweep that gives it a sense of time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+
+from exaslurm.keys.clients import ClientKeys, KeyInfo
+from exaslurm.registry.replica import ReplicaSource
+from exaslurm.router.admission import Admission
+from exaslurm.router.audit import Audit
+from exaslurm.router.budget import RetryBudget
+from exaslurm.router.call import Call
+from exaslurm.router.config import RouterConfig
+from exaslurm.router.errors import RequestError
+from exaslurm.router.exchange import HOLDING, PASSING, READING, SENT, Exchange
+from exaslurm.router.figures import table_families
+from exaslurm.router.loads import Loads
+from exaslurm.router.metrics import Metrics
+from exaslurm.router.reweigh import Weigher
+from exaslurm.router.routes import PROXIED
+from exaslurm.router.table import Group, Table, Target
+from exaslurm.router.upstream import Upstream, drop_idle
+
+if TYPE_CHECKING:
+    from exaslurm.router.protocol import RouterProtocol
+
+log = logging.getLogger(__name__)
+
+SWEEP_S = 0.25
+_WEIGH_EVERY_S = 1.0
+_SHOWN_CHARS = 200
+_NO_SUCH_KEY = RequestError(
+    401,
+    "this API key is unknown or expired",
+    headers={"WWW-Authenticate": "Bearer"},
+    cause="key",
+)
+
+
+class Router:
+    """Everything that requests share. ``start`` and ``close`` belong to one event loop."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        source: ReplicaSource,
+        keys: ClientKeys | None,
+        audit: Audit | None = None,
+        loads: Loads | None = None,
+    ) -> None:
+        """``keys`` None: nobody is asked for one (a router for this host alone). ``loads``: what
+        the routers of this host share."""
+        self.config = config
+        self.source = source
+        self.keys = keys
+        self.audit = audit
+        self.by_prefix = config.policy == "affinity"
+        self.table = Table(key=config.internal_key, by_prefix=self.by_prefix, canary=config.canary)
+        self.admission = Admission(config.limits)
+        self.budget = RetryBudget()
+        self.metrics = Metrics(PROXIED)
+        self.upstream: Upstream = None  # type: ignore[assignment]
+        self.active: set[Exchange] = set()
+        self.connections: set[RouterProtocol] = set()
+        self.now_s = time.monotonic()
+        self.started_s = self.wall_s = time.time()
+        self._anyone = KeyInfo(name="anyone", created_s=0.0)
+        self._timer: asyncio.TimerHandle | None = None
+        self.date_line = b""
+        self._weigher = Weigher(loads)
+        self._next_weighing_s = 0.0
+        self._retry = {"Retry-After": str(config.retry_after_s)}
+        self.table.on_eject = self._ejected
+        self.table.on_removed = self._removed
+        self.table.on_change = self._changed
+        self.metrics.watch(lambda: table_families(self.table, self.admission))
+        if audit is not None:
+            self.metrics.watch(audit.families)
+
+    def start(self) -> None:
+        """Begin to work, in the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.upstream = Upstream(self.config)
+        self.source.subscribe(self.table.update)
+        self.source.subscribe_loads(lambda loads: self.table.loads(loads, self.now_s))
+        self._sweep()
+
+    def close(self) -> None:
+        """Stop working: what is left of requests ends without a word."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for exchange in list(self.active):
+            exchange.client_left()
+        self.upstream.close(lambda: [target.endpoint for target in self.table.targets])
+
+    def cut_off(self) -> int:
+        """End every request at hand with an answer that says so; how many there were."""
+        left = list(self.active)
+        for exchange in left:
+            exchange.cut_off("the router is shutting down")
+        return len(left)
+
+    # What requests ask.
+
+    def began(self, exchange: Exchange) -> None:
+        self.metrics.begun += 1
+        self.active.add(exchange)
+
+    def ended(self, exchange: Exchange) -> None:
+        self.active.discard(exchange)
+        self.metrics.done(exchange)
+        if self.audit is not None:
+            self.audit.record(exchange)
+
+    def authenticate(self, fields: Mapping[bytes, bytes]) -> KeyInfo:
+        """Whose key a request shows (``Authorization: Bearer`` or ``X-Api-Key``); RequestError
+        401."""
+        keys = self.keys
+        if keys is None:
+            return self._anyone
+        shown = fields.get(b"authorization")
+        if shown is not None:
+            info = keys.find(shown, self.wall_s)
+        else:
+            shown = fields.get(b"x-api-key", b"")
+            info = keys.find_key(shown, self.wall_s) if shown else None
+        if info is not None:
+            return info
+        if shown and not keys.empty:
+            raise _NO_SUCH_KEY
+        message = _NO_SUCH_KEY.message if shown else "no API key: send 'Authorization: Bearer KEY'"
+        if keys.empty:
+            message += "; no key exists yet: make one with 'exaslurm key add'"
+        raise RequestError(401, message, headers=_NO_SUCH_KEY.headers, cause="key")
+
+    def check_length(self, announced: bytes | None) -> None:
+        """RequestError 413 if a body will be too large."""
+        if announced is not None and len(announced) > 7:
+            if announced.isdigit() and int(announced) > self.config.max_body_bytes:
+                raise self.too_large()
+
+    def too_large(self) -> RequestError:
+        return RequestError(
+            413,
+            f"the body is larger than {self.config.max_body_bytes} bytes, the limit of this router",
+            cause="too_large",
+        )
+
+    def find_group(self, model: str | None, key: KeyInfo) -> Group:
+        """The replicas that a request for ``model`` means; RequestError."""
+        table = self.table
+        if model is not None:
+            group = table.group(model)
+            if group is not None and key.allows(model):
+                return group
+            if group is not None:
+                message = f"the key {key.name!r} is not for the model {model!r}"
+                raise RequestError(403, message, param="model", cause="model")
+        else:
+            group = table.only_group()
+            if group is not None and key.allows(group.name):
+                return group
+        if not table.names:
+            raise RequestError(
+                503, "no model is served yet", headers=self._retry, cause="no_replica"
+            )
+        known = ", ".join(filter(key.allows, table.names)) or "none that this key may use"
+        if model is None:
+            message = f"the field 'model' is missing; served here: {known}"
+            raise RequestError(400, message, param="model", cause="model")
+        shown = model if len(model) <= _SHOWN_CHARS else f"{model[:_SHOWN_CHARS]}..."
+        message = f"the model {shown!r} does not exist; served here: {known}"
+        raise RequestError(404, message, param="model", cause="model")
+
+    def find_replica(self, wanted: bytes, group: Group) -> Target:
+        """The replica that a request names in ``X-Exaslurm-Replica``; RequestError."""
+        name = wanted.decode("latin-1")[:_SHOWN_CHARS]
+        target = self.table.target(name)
+        if target is None or all(target not in lane.members for lane in group.lanes):
+            message = f"no replica {name!r} serves {group.name!r} (X-Exaslurm-Replica)"
+            raise RequestError(400, message, param="X-Exaslurm-Replica", cause="replica")
+        if not target.replica.takes_requests:
+            state = target.replica.state or "not ready"
+            message = f"replica {name!r} takes no requests now: {state}"
+            raise RequestError(503, message, headers=self._retry, cause="no_replica")
+        return target
+
+    def no_answer(
+        self, group: Group, tried: Sequence[str], last: str | None, *, sent: bool
+    ) -> RequestError:
+        """Why a request could not be answered."""
+        if not tried:
+            states = sorted({target.replica.state or "not ready" for target in group.members})
+            return RequestError(
+                503,
+                f"no replica of {group.name!r} takes requests now "
+                f"({len(group.members)} known: {', '.join(states)})",
+                headers=self._retry,
+                cause="no_replica",
+            )
+        return RequestError(
+            502 if sent else 503,
+            f"no replica of {group.name!r} answered "
+            f"(tried {', '.join(tried)}; the last one: {last})",
+            headers=self._retry,
+            cause="no_replica",
+        )
+
+    def stopping(self, message: str) -> RequestError:
+        return RequestError(503, message, headers=self._retry, cause="router_stopped")
+
+    # Time.
+
+    def _sweep(self) -> None:
+        """Everything that happens because time passes."""
+        self._timer = self._loop.call_later(SWEEP_S, self._sweep)
+        now_s = self.now_s = time.monotonic()
+        self.wall_s = time.time()
+        self.date_line = f"date: {formatdate(self.wall_s, usegmt=True)}\r\n".encode()
+        try:
+            self.admission.sweep(now_s)
+            self._time_out(now_s)
+            oldest_s = now_s - self.config.idle_s
+            for target in self.table.targets:
+                if target.endpoint.idle:
+                    drop_idle(target.endpoint, oldest_s)
+            for connection in list(self.connections):
+                connection.sweep(now_s)
+            self._weigher.share()
+            if now_s >= self._next_weighing_s:
+                self._next_weighing_s = now_s + _WEIGH_EVERY_S
+                self._weigher.weigh(self.table.groups, now_s)
+        except Exception:  # a router without a sense of time would fail slowly
+            log.exception("the sweep")
+
+    def _time_out(self, now_s: float) -> None:
+        config = self.config
+        for exchange in list(self.active):
+            idle_s = now_s - exchange.moved_s
+            state = exchange.state
+            if state == SENT or state == HOLDING:
+                if idle_s > config.first_byte_timeout_s:
+                    message = f"no answer within {config.first_byte_timeout_s:g} s"
+                    exchange.timed_out(message, healthy=False)
+            elif state == PASSING:
+                if exchange.client_paused:
+                    if idle_s > config.slow_client_timeout_s:
+                        exchange.client_stalled()
+                elif idle_s > config.stall_timeout_s:
+                    message = f"the answer has not gone on for {config.stall_timeout_s:g} s"
+                    exchange.timed_out(message, healthy=False)
+            elif state == READING and not exchange.request_complete:
+                late_s = now_s - exchange.started_s - config.body_timeout_s
+                if late_s > 0 and exchange.bytes_in < late_s * config.min_upload_bytes_per_s:
+                    exchange.upload_stalled()
+
+    def _ejected(self, target: Target) -> None:
+        self.metrics.ejected()
+        log.warning("replica %s is left alone after failures", target.replica.id)
+        self.source.recheck(target.replica.id)
+
+    def _removed(self, target: Target) -> None:
+        drop_idle(target.endpoint, float("inf"))
+
+    def _changed(self) -> None:
+        self._weigher.retain(self.table.targets)
+        for group in self.table.groups:
+            self.admission.capacity_changed(group.name, group.usable_count)
+
+
+__all__ = ["Call", "Router"]

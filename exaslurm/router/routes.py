@@ -1,0 +1,25 @@
+"""The paths that are passed on to engines."""
+
+from __future__ import annotations
+
+# What vLLM offers to clients. Its paths for operators (/sleep, /pause, ...) are not passed on.
+PROXIED = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/v1/score",
+    "/rerank",
+    "/score",
+    "/classify",
+    "/pooling",
+    "/tokenize",
+    "/detokenize",
+)
+BY_PATH = {path.encode(): path for path in PROXIED}

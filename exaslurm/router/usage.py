@@ -1,0 +1,24 @@
+"""How many tokens a request took, as the engine says at the end of its answer. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_IN = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
+_OUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
+
+
+def usage(answer: bytes) -> tuple[int | None, int | None]:
+    """Tokens of the prompt and of the answer; None where the engine does not say.
+
+    ``answer`` is a whole body, or the last events of a stream. What looks like it inside a
+    text is escaped there, so it is not taken for it.
+    """
+    at = answer.rfind(b'"usage"')
+    if at < 0:
+        return None, None
+    prompt, completion = _IN.search(answer, at), _OUT.search(answer, at)
+    return (
+        int(prompt.group(1)) if prompt else None,
+        int(completion.group(1)) if completion else None,
+    )
