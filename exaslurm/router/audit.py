@@ -43,7 +43,10 @@ _Pending = tuple[
 
 class Audit:
     """The audit log of one router process, in ``directory``, chained with a key that is derived
-    from ``secret``. ``start`` it in the process that uses it, and ``close`` it at the end."""
+    from ``secret``. ``start`` it in the process that uses it, and ``close`` it at the end.
+
+    Above ``max_total_bytes`` in the directory the oldest files of this process's chain go.
+    """
 
     def __init__(
         self,
@@ -53,15 +56,19 @@ class Audit:
         host: str | None = None,
         max_pending: int = MAX_PENDING,
         max_file_bytes: int = MAX_FILE_BYTES,
+        max_total_bytes: int | None = None,
         flush_s: float = FLUSH_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
+        if max_total_bytes is not None:  # what is removed is a whole file
+            max_file_bytes = min(max_file_bytes, max_total_bytes // 16)
         self._writer = ChainWriter(
             directory,
             Sealer(derive_key(secret)),
             host=socket.gethostname().partition(".")[0] if host is None else host,
             max_file_bytes=max_file_bytes,
+            max_total_bytes=max_total_bytes,
             clock=clock,
         )
         self._clock = clock

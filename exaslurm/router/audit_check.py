@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,19 +59,11 @@ def verify(directory: Path, secret: str | None) -> list[ChainReport]:
     cannot be read. A router may be writing meanwhile."""
     sealer = Sealer(derive_key(secret))
     try:
-        found = chains(directory)
-        heads = {
-            name: chain.head.read_bytes() if chain.head is not None else None
-            for name, chain in found.items()
-        }
-        found = chains(directory)  # again: a head is never ahead of files that are listed after it
-        checks = {name: _Check(name, directory, sealer, heads.get(name)) for name in sorted(found)}
-        for name, check in checks.items():
-            check.run(found[name])
+        checks = [_check(name, directory, sealer) for name in sorted(chains(directory))]
     except OSError as error:
         raise state_error("read", directory, error) from error
-    reports = {name: check.report for name, check in checks.items()}
-    for check in checks.values():
+    reports = {check.report.name: check.report for check in checks}
+    for check in checks:
         for other, (seq, path) in check.others.items():
             known = reports.get(other)
             if known is None or (known.seq < seq and not known.problems):
@@ -87,16 +79,26 @@ def read(directory: Path) -> Iterator[dict[str, Any]]:
     try:
         for chain in chains(directory).values():
             for path in chain.files:
-                with path.open("rb") as file:
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                     for line in file:
                         parts = unseal(line)
                         record = record_of(parts[0]) if parts else None
                         if record is not None:
                             yield record
     except OSError as error:
-        if error.errno == errno.ENOENT:
-            return
         raise state_error("read", directory, error) from error
+
+
+def _check(name: str, directory: Path, sealer: Sealer) -> _Check:
+    while True:
+        try:
+            head = chains(directory).get(name, ChainFiles()).head
+            check = _Check(name, directory, sealer, head.read_bytes() if head else None)
+            # Listed only now: the head is never ahead of the files.
+            check.run(chains(directory).get(name, ChainFiles()))
+        except FileNotFoundError:
+            continue  # a router has just removed its oldest file: what it says of it comes later
+        return check
 
 
 class _Check:
@@ -113,6 +115,8 @@ class _Check:
         self._tip = GENESIS
         self._before = GENESIS
         self._unreadable = 0
+        self._pruned = 0
+        self._late: tuple[Path, int, int] | None = None
         self._place = (directory, 0)
 
     def run(self, chain: ChainFiles) -> None:
@@ -145,6 +149,9 @@ class _Check:
         report.records += 1
         seq: int = record["seq"]
         expected = report.seq + 1
+        if report.records == 1 and seq > 1:
+            self._start_late(record)
+            expected = report.seq + 1
         linked = mac in (self._sealer.mac(self._tip, body), self._sealer.mac(self._before, body))
         self._before = mac
         if not linked:
@@ -166,6 +173,17 @@ class _Check:
         self._look_at(record)
         return True
 
+    def _start_late(self, record: dict[str, Any]) -> None:
+        """The oldest files are gone. A file says what it follows; whether what came before was
+        removed by the writer itself, the chain says further on."""
+        previous = record.get("previous")
+        if record.get("kind") != "open" or not isinstance(previous, str):
+            return
+        with contextlib.suppress(ValueError):
+            self._tip = bytes.fromhex(previous)
+            self.report.seq = record["seq"] - 1
+            self._late = (*self._place, self.report.seq)
+
     def _is_followed_by(self, seq: int, mac: bytes, line: bytes) -> bool:
         parts = unseal(line)
         record = record_of(parts[0]) if parts else None
@@ -183,6 +201,9 @@ class _Check:
             self._find(
                 f"{lost} requests could not be recorded: the disk did not keep up", note=True
             )
+        elif kind == "pruned":
+            through = record.get("through")
+            self._pruned = through if isinstance(through, int) else 0
         elif kind == "open":
             if record.get("chain") != self.report.name:
                 self._find(f"the file belongs to chain {record.get('chain')}")
@@ -210,6 +231,11 @@ class _Check:
     def _end(self, chain: ChainFiles) -> None:
         report = self.report
         report.mac = self._tip.hex() if report.seq else ""
+        if self._late is not None:
+            path, line, missing = self._late
+            if self._pruned < missing:
+                text = f"{_span(1, missing)} removed before this line"
+                report.findings.insert(0, Finding(path, line, text))
         if self._head is not None and self._head.lost:
             report.lost += self._head.lost
             self._find(

@@ -29,6 +29,7 @@ from exaslurm.router.audit_chain import (
     Sealer,
     chains,
     file_path,
+    first_seq,
     head_path,
     read_head,
     record_of,
@@ -60,12 +61,14 @@ class ChainWriter:
         *,
         host: str,
         max_file_bytes: int,
+        max_total_bytes: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
         self._sealer = sealer
         self._host = re.sub(r"[^A-Za-z0-9_-]", "_", host) or "host"
         self._max_file_bytes = max_file_bytes
+        self._max_total_bytes = max_total_bytes
         self._clock = clock
         self._chain = ""
         self._tip = _Tip()
@@ -74,6 +77,7 @@ class ChainWriter:
         self._head_is_old = False
         self._buffer = bytearray()
         self._weights: deque[int] = deque()
+        self._condemned: list[Path] = []
 
     @property
     def buffered_bytes(self) -> int:
@@ -139,6 +143,9 @@ class ChainWriter:
                 )
             )
             self._head_is_old = False
+        while self._condemned:
+            # Only now: the chain says on disk that these are gone by intent.
+            self._condemned.pop().unlink(missing_ok=True)
 
     def close(self, lost: int) -> int:
         """End the chain, for now, with ``lost`` requests that nobody will append any more. How
@@ -271,6 +278,24 @@ class ChainWriter:
             ),
             0,
         )
+        if self._max_total_bytes is not None:
+            self._condemn(self._max_total_bytes)
+
+    def _condemn(self, max_total_bytes: int) -> None:
+        """Choose the oldest files of this chain to be removed while there is too much of all."""
+        found = chains(self._directory)
+        total_bytes = sum(path.stat().st_size for chain in found.values() for path in chain.files)
+        *old, _current = found[self._chain].files
+        chosen = []
+        for path in old:
+            if total_bytes <= max_total_bytes:
+                break
+            total_bytes -= path.stat().st_size
+            chosen.append(path)
+        if chosen:
+            through = first_seq(found[self._chain].files[len(chosen)]) - 1
+            self.append(self._event("pruned", through=through, files=len(chosen)), 0)
+            self._condemned = chosen
 
     def _others(self) -> dict[str, int]:
         """How far the other chains are: a chain that vanishes is missed by those that are left."""

@@ -335,6 +335,25 @@ class TestFiles:
         assert opened == ["start", "day", "day", "day"]
         assert problems(tmp_path) == []
 
+    def test_the_oldest_go_when_there_is_too_much(self, tmp_path: Path) -> None:
+        audit = make(tmp_path, max_total_bytes=64_000)
+        for number in range(500):
+            audit.record(call(number))
+            if number % 10 == 9:
+                until(lambda: not audit._pending and audit._writer.is_settled)
+        audit.close()
+        assert sum(path.stat().st_size for path in files(tmp_path)) < 64_000 + 12_000
+        assert 80 < only(tmp_path).requests < 200
+        assert problems(tmp_path) == []
+        write(tmp_path, 1, max_total_bytes=64_000)
+        assert problems(tmp_path) == []
+        # More than the chain says itself: not by intent.
+        gone = files(tmp_path)[:2]
+        for path in gone:
+            path.unlink()
+        (found,) = problems(tmp_path)
+        assert re.fullmatch(r"0:1: records 1 to \d+ were removed before this line", found)
+
     def test_several_processes_have_chains_of_their_own(self, tmp_path: Path) -> None:
         audits = [make(tmp_path) for _ in range(3)]
         for audit in audits:
