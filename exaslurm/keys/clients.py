@@ -267,10 +267,14 @@ def _unknown(name: str, keys: Iterable[_StoredKey]) -> UserError:
 
 
 def _digest(stored: _StoredKey, path: Path) -> bytes:
+    """The hash of a stored key; StateError if it, or a limit, cannot be (the file was edited)."""
+    info = stored.info
+    if min(info.requests_per_min or 0, info.tokens_per_min or 0, info.concurrency or 0) < 0:
+        raise StateError(f"{path}: a limit of {info.name!r} is below 0")
     try:
         return bytes.fromhex(stored.sha256)
     except ValueError as error:
-        raise StateError(f"{path}: the hash of {stored.info.name!r} is not hexadecimal") from error
+        raise StateError(f"{path}: the hash of {info.name!r} is not hexadecimal") from error
 
 
 def _lock_path(run_dir: RunDir) -> Path:

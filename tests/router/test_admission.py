@@ -260,6 +260,21 @@ def test_the_routers_own_bound_is_over_all_models() -> None:
     assert [one.told for one in waiting] == [["go"], [], ["go"]]  # models take turns
 
 
+def test_higher_priority_goes_first_over_all_models() -> None:
+    gate = Gate(max_in_flight=1)
+    first = Asked()
+    gate.enter(first)
+    asked = [
+        Asked(model=model, priority=priority)
+        for model, priority in zip("abc", (0, 5, 1), strict=True)
+    ]
+    assert not any(gate.enter(one) for one in asked)
+    gate.leave(first)
+    assert [one.told for one in asked] == [[], ["go"], []]
+    gate.leave(asked[1])
+    assert [one.told for one in asked] == [[], ["go"], ["go"]]
+
+
 def test_a_model_that_is_full_does_not_hold_up_another() -> None:
     gate = Gate(max_in_flight=3, max_in_flight_per_replica=1)
     full, other, third = Asked(model="full"), Asked(model="other"), Asked(model="third")
@@ -502,7 +517,9 @@ class Hasty(Asked):
         self.gate.leave(self, 0)
 
 
-def test_requests_that_end_as_they_are_let_in_do_not_pile_up_calls() -> None:
+def test_requests_that_end_as_they_are_let_in_do_not_pile_up_calls(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     gate = Gate(max_in_flight=1)
     first = Asked()
     gate.enter(first)
@@ -512,6 +529,7 @@ def test_requests_that_end_as_they_are_let_in_do_not_pile_up_calls() -> None:
     gate.leave(first)
     assert all(one.told == ["go"] for one in waiting)
     assert gate.is_empty()
+    assert not caplog.records
 
 
 class Broken(Asked):
