@@ -95,6 +95,12 @@ class NotReadyError(ExaslurmError):
     exit_code = ExitCode.NOT_READY
 
 
+class AuditError(ExaslurmError):
+    """The audit log is not as its routers wrote it."""
+
+    exit_code = ExitCode.NOT_READY
+
+
 class SlurmError(ExaslurmError):
     """A Slurm command could not be run, was refused, or gave no usable answer."""
 

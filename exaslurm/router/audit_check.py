@@ -1,9 +1,8 @@
-"""Reads audit logs, and finds what was done to them."""
+"""Finds what was done to audit logs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,22 +70,6 @@ def verify(directory: Path, secret: str | None) -> list[ChainReport]:
                 text = f"chain {other} had {seq} records when this was written, and {have}"
                 check.report.findings.append(Finding(path, 0, text))
     return [report for report in reports.values() if report.records or report.findings]
-
-
-def read(directory: Path) -> Iterator[dict[str, Any]]:
-    """Every record in a directory, chain after chain, unchecked. StateError if it cannot be
-    read."""
-    try:
-        for chain in chains(directory).values():
-            for path in chain.files:
-                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    for line in file:
-                        parts = unseal(line)
-                        record = record_of(parts[0]) if parts else None
-                        if record is not None:
-                            yield record
-    except OSError as error:
-        raise state_error("read", directory, error) from error
 
 
 def _check(name: str, directory: Path, sealer: Sealer) -> _Check:

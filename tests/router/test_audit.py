@@ -19,7 +19,8 @@ import pytest
 from exaslurm.keys.clients import KeyInfo
 from exaslurm.router.audit import Audit
 from exaslurm.router.audit_chain import Sealer, derive_key
-from exaslurm.router.audit_check import ChainReport, read, verify
+from exaslurm.router.audit_check import ChainReport, verify
+from exaslurm.router.audit_read import read
 from exaslurm.router.audit_writer import ChainWriter
 from exaslurm.router.call import Call
 
