@@ -36,7 +36,7 @@ _PAUSE_S = 0.0002
 _WRITE_AT_BYTES = 512 * 1024
 
 _Pending = tuple[
-    float, float, float | None, bytes, KeyInfo | None, str, str, str, str, int, bool,
+    float, float, float | None, bytes, KeyInfo, str, str, str, str, int, bool,
     int | None, int | None, int, int, int, bool, str,
 ]  # fmt: skip
 
@@ -226,7 +226,7 @@ def _record(pending: _Pending, offset_s: float) -> dict[str, Any]:
         "kind": "request",
         "time_ms": int((started_s + offset_s) * 1000),
         "id": ident.decode("latin-1"),
-        "key": None if key is None else key.name,
+        "key": key.name or None,
         "route": route,
         "model": model,
         "version": version,

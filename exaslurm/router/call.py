@@ -6,6 +6,8 @@ from exaslurm.keys.clients import KeyInfo
 
 CLIENT_LEFT = 499
 UNKNOWN_MODEL = "-"
+NOBODY = KeyInfo(name="", created_s=0.0)
+"""Who a request is from before it has shown a key."""
 
 
 class Call:
@@ -42,7 +44,7 @@ class Call:
         self.route = route
         self.ident = ident
         self.started_s = started_s
-        self.key: KeyInfo | None = None
+        self.key = NOBODY
         self.model = UNKNOWN_MODEL
         self.version = ""
         self.replica = ""

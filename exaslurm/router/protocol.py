@@ -54,6 +54,8 @@ class RouterProtocol(HttpToolsProtocol):
         self._waits_since_s = router.now_s
         self._wasted = 0
         self._refused = False
+        self._ends = False
+        self._has_asked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -66,7 +68,7 @@ class RouterProtocol(HttpToolsProtocol):
         if isinstance(cycle, Exchange):
             self.connections.discard(self)
             self.flow.resume_writing()
-            self.parser = None
+            self.parser = None  # type: ignore[assignment]
             cycle.client_left()
         else:
             super().connection_lost(exc)
@@ -104,6 +106,7 @@ class RouterProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._has_asked = True
         self._head_bytes = 0
         parser = self.parser
         if parser.should_upgrade() and parser.get_method() != b"CONNECT":
@@ -124,9 +127,9 @@ class RouterProtocol(HttpToolsProtocol):
             keep_alive=parser.should_keep_alive() and not self._ends,
             chunks=parser.get_http_version() != "1.0",
         )
-        before = self.cycle
+        free = self._is_free()
         self.cycle = exchange  # type: ignore[assignment]
-        if before is None or before.response_complete:
+        if free:
             self._current = exchange
             if self.expect_100_continue:
                 if exchange.refusal is None:
@@ -147,10 +150,10 @@ class RouterProtocol(HttpToolsProtocol):
             self._waste(len(body))
             return
         cycle.part(body)
-        if cycle.refusal is not None and cycle.bytes_in > MAX_WASTED_BYTES:
-            # Read a little more of it, so that the client gets to read the answer.
-            if cycle is self._current:
-                cycle.start()
+        if cycle.refusal is None or cycle is not self._current:
+            return
+        if cycle.bytes_in > MAX_WASTED_BYTES:
+            cycle.start()
 
     def on_message_complete(self) -> None:
         cycle = self.cycle
@@ -230,14 +233,11 @@ class RouterProtocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server ends: no further request on this connection."""
-        cycle = self.cycle
-        if cycle is None or cycle.response_complete:
+        if self._is_free():
             self.transport.close()
             return
-        cycle.keep_alive = False
+        self.cycle.keep_alive = False
         self._ends = True
-
-    _ends = False
 
     def sweep(self, now_s: float) -> None:
         """Time has passed: has this connection anything to say?"""
@@ -245,16 +245,18 @@ class RouterProtocol(HttpToolsProtocol):
         if self._refused:
             if waits_s > LINGER_S:
                 self.transport.close()
-        elif self._current is None and (self.cycle is None or self.cycle.response_complete):
+        elif self._current is None and self._is_free():
             if self._in_head and self._head_bytes:
                 if waits_s > HEAD_TIMEOUT_S:
                     message = f"the head of the request was not whole within {HEAD_TIMEOUT_S:g} s"
                     self._refuse(408, message)
-            elif self.cycle is None:
-                if waits_s > HEAD_TIMEOUT_S:
-                    self.transport.close()
-            elif waits_s > self.timeout_keep_alive:
+            elif waits_s > (self.timeout_keep_alive if self._has_asked else HEAD_TIMEOUT_S):
                 self.transport.close()
+
+    def _is_free(self) -> bool:
+        """Whether no request is under way on this connection."""
+        cycle: Any = self.cycle
+        return cycle is None or bool(cycle.response_complete)
 
     def _begin_page(self) -> None:
         """A request that the application answers, not an engine: uvicorn's way."""
@@ -298,7 +300,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._in_head = False
         if self.transport.is_closing():
             return
-        if self.cycle is not None and not self.cycle.response_complete:
+        if not self._is_free():
             self.transport.close()  # in the middle of another answer there is no place for this
             return
         body = error_body(status, message)

@@ -9,26 +9,12 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from exaslurm.router.events import SEPARATORS, EventStream, cut
 from exaslurm.router.upstream import Connection
 
 Write = Callable[[bytes], None]
 END_OF_CHUNKS = b"0\r\n\r\n"
-
-
-class Relay(Protocol):
-    """Passes on a body. ``healthy``: nothing in it speaks against its engine."""
-
-    @property
-    def healthy(self) -> bool: ...
-
-    def feed(self, connection: Connection, data: bytes) -> None:
-        """Pass on what was read (see ``Connection``); with ``connection.done`` the rest."""
-
-    def broken(self, message: str) -> bool:
-        """The rest is lost: end in good form. False if only cutting the connection tells it."""
 
 
 class Events:
@@ -52,9 +38,11 @@ class Events:
 
     @property
     def healthy(self) -> bool:
+        """Whether nothing in it speaks against its engine."""
         return self.stream.whole and not self.stream.error
 
     def feed(self, connection: Connection, data: bytes) -> None:
+        """Pass on what was read (see ``Connection``), with ``connection.done`` to the end."""
         pieces = connection.pieces
         text = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self._as_it_came:
@@ -76,6 +64,7 @@ class Events:
         self._aligned(connection, data)
 
     def broken(self, message: str) -> bool:
+        """The rest is lost: end in good form. False if only a cut connection tells it."""
         self._held = b""
         self._write(self._framed(self.stream.broken(message), True))
         return True
@@ -127,13 +116,14 @@ class Body:
         framed = self._framed(first, connection.done)
         self._write(head + framed)
 
-    def feed(self, connection: Connection, data: bytes) -> None:
+    def feed(self, connection: Connection, _data: bytes) -> None:
+        """Pass on what was read."""
         text = connection.body()
         framed = self._framed(text, connection.done)
         if framed:
             self._write(framed)
 
-    def broken(self, message: str) -> bool:
+    def broken(self, _message: str) -> bool:
         """A short body is told by its cut connection alone."""
         return False
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from exaslurm.keys.clients import ClientKeys, KeyInfo
 from exaslurm.registry.replica import ReplicaSource
 from exaslurm.router.admission import Admission
+from exaslurm.router.answering import HOLDING, PASSING, READING, SENT
 from exaslurm.router.audit import Audit
 from exaslurm.router.budget import RetryBudget
 from exaslurm.router.call import Call
 from exaslurm.router.config import RouterConfig
 from exaslurm.router.errors import RequestError
-from exaslurm.router.exchange import HOLDING, PASSING, READING, SENT, Exchange
+from exaslurm.router.exchange import Exchange
 from exaslurm.router.figures import table_families
 from exaslurm.router.loads import Loads
 from exaslurm.router.metrics import Metrics
@@ -102,8 +103,10 @@ class Router:
     def cut_off(self) -> int:
         """End every request at hand with an answer that says so; how many there were."""
         left = list(self.active)
+        message = "the router is shutting down"
+        error = RequestError(503, message, headers=self._retry, cause="router_stopped")
         for exchange in left:
-            exchange.cut_off("the router is shutting down")
+            exchange.cut_off(error)
         return len(left)
 
     # What requests ask.
@@ -141,9 +144,11 @@ class Router:
 
     def check_length(self, announced: bytes | None) -> None:
         """RequestError 413 if a body will be too large."""
-        if announced is not None and len(announced) > 7:
-            if announced.isdigit() and int(announced) > self.config.max_body_bytes:
-                raise self.too_large()
+        # Seven digits are less than any limit that makes sense, and need no second look.
+        if announced is None or len(announced) <= 7 or not announced.isdigit():
+            return
+        if int(announced) > self.config.max_body_bytes:
+            raise self.too_large()
 
     def too_large(self) -> RequestError:
         return RequestError(
@@ -192,7 +197,7 @@ class Router:
         return target
 
     def no_answer(
-        self, group: Group, tried: Sequence[str], last: str | None, *, sent: bool
+        self, group: Group, tried: Sequence[str], last: str, *, sent: bool
     ) -> RequestError:
         """Why a request could not be answered."""
         if not tried:
@@ -211,9 +216,6 @@ class Router:
             headers=self._retry,
             cause="no_replica",
         )
-
-    def stopping(self, message: str) -> RequestError:
-        return RequestError(503, message, headers=self._retry, cause="router_stopped")
 
     # Time.
 
@@ -244,17 +246,17 @@ class Router:
         for exchange in list(self.active):
             idle_s = now_s - exchange.moved_s
             state = exchange.state
-            if state == SENT or state == HOLDING:
+            if state in (SENT, HOLDING):
                 if idle_s > config.first_byte_timeout_s:
                     message = f"no answer within {config.first_byte_timeout_s:g} s"
-                    exchange.timed_out(message, healthy=False)
+                    exchange.timed_out(message)
             elif state == PASSING:
                 if exchange.client_paused:
                     if idle_s > config.slow_client_timeout_s:
                         exchange.client_stalled()
                 elif idle_s > config.stall_timeout_s:
                     message = f"the answer has not gone on for {config.stall_timeout_s:g} s"
-                    exchange.timed_out(message, healthy=False)
+                    exchange.timed_out(message)
             elif state == READING and not exchange.request_complete:
                 late_s = now_s - exchange.started_s - config.body_timeout_s
                 if late_s > 0 and exchange.bytes_in < late_s * config.min_upload_bytes_per_s:

@@ -22,8 +22,8 @@ class Target:
     """One replica with what this router knows of it.
 
     ``penalty`` is in requests: what other routers of this host have sent there (``elsewhere``),
-    what its engine says of its queue and cache, and how slow it was. ``latency_s``: what its answers
-    took of late until they began, 0 if not known.
+    what its engine says of its queue and cache, and how slow it was. ``latency_s``: what its
+    answers took of late until they began, 0 if not known.
     """
 
     __slots__ = (
@@ -187,12 +187,9 @@ class Group:
     @property
     def longest(self) -> int | None:
         """The largest number of tokens that one of its replicas takes; None: not known."""
-        known = [lane.lengths[1] for lane in self.lanes if lane.usable and lane.lengths]
-        return (
-            max(known)
-            if known and len(known) == sum(bool(ln.usable) for ln in self.lanes)
-            else None
-        )
+        serving = [lane.lengths for lane in self.lanes if lane.usable]
+        known = [lengths[1] for lengths in serving if lengths is not None]
+        return max(known) if known and len(known) == len(serving) else None
 
     def count(self) -> None:
         self.usable_count = sum(len(lane.usable) for lane in self.lanes)

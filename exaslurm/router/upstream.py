@@ -34,8 +34,15 @@ class Receiver(Protocol):
     def received(self, connection: Connection, data: bytes) -> None:
         """Something arrived and was parsed; ``data`` is the whole of it as it came."""
 
-    def lost(self, connection: Connection | None, reason: str, *, connected: bool) -> None:
+    def lost(self, reason: str, *, connected: bool) -> None:
         """The connection ended, or never began, before the answer was whole."""
+
+
+class Request(Protocol):
+    """A request under way."""
+
+    def drop(self) -> None:
+        """Nobody wants its answer any more: the engine shall stop."""
 
 
 class Endpoint:
@@ -189,7 +196,7 @@ class Connection(asyncio.Protocol):
     def _end(self, reason: str) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.lost(self, reason, connected=True)
+            receiver.lost(reason, connected=True)
 
     # The parser's side.
 
@@ -268,11 +275,10 @@ class Upstream:
         self._dead_peer_ms = int(config.dead_peer_s * 1000)
         self._connecting: set[asyncio.Task[None]] = set()
 
-    def send(self, receiver: Receiver, endpoint: Endpoint, head: bytes, body: bytes) -> Any:
+    def send(self, receiver: Receiver, endpoint: Endpoint, head: bytes, body: bytes) -> Request:
         """Send a request by an idle connection or a new one.
 
-        ``receiver`` hears of it at the earliest after this has returned. The result has
-        ``drop()``: it ends the request.
+        ``receiver`` hears of it at the earliest after this has returned.
         """
         idle = endpoint.idle
         while idle:
@@ -338,7 +344,7 @@ class _Opening:
     def failed(self, reason: str) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.lost(None, reason, connected=False)
+            receiver.lost(reason, connected=False)
 
     def drop(self) -> None:
         self.receiver = None

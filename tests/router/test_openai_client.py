@@ -50,7 +50,7 @@ def test_errors_are_the_ones_the_client_knows(router: Router, client: openai.Ope
         client.chat.completions.create(model="nope", messages=HELLO)  # type: ignore[arg-type]
     assert e.value.request_id
     assert e.value.param == "model"
-    with pytest.raises(openai.BadRequestError, match="empty conversation"):
+    with pytest.raises(openai.BadRequestError, match="at least one message"):
         client.chat.completions.create(model="chat", messages=[])
     with pytest.raises(openai.AuthenticationError, match="unknown or expired"):
         client.with_options(api_key="exa-wrong").models.list()

@@ -73,8 +73,8 @@ def test_a_key_in_anthropics_header(router: Router) -> None:
         ("/v1/chat/completions", b"[]", "must be a JSON object, not a list"),
         ("/v1/chat/completions", b'{"model": 7}', "'model' must be a string, not a number"),
         ("/v1/chat/completions", b'{"model": "chat"}', "'messages' is missing"),
-        ("/v1/chat/completions", b'{"messages": null}', "'messages' must be a list, not null"),
-        ("/v1/completions", b'{"model": "chat"}', "'prompt' is missing"),
+        ("/v1/chat/completions", b'{"messages": null}', "'messages' must not be null"),
+        ("/v1/completions", b'{"model": "chat"}', "'prompt' or 'prompt_embeds' is missing"),
     ],
 )
 def test_bodies_that_no_engine_understands(

@@ -337,11 +337,11 @@ def test_events_arrive_as_they_are_made(make_router: MakeRouter) -> None:
 
 def test_connections_are_dropped_before_the_engine_drops_them(make_router: MakeRouter) -> None:
     with engines(("--decode-tokens-per-s", "1000")) as (engine,):
-        router = make_router(engine, idle_s=0.2)
+        router = make_router(engine, idle_s=1.0)
         for _ in range(5):
             assert ask(router).status_code == 200
         assert _connections(engine.port) >= 1
-        wait_for(lambda: _connections(engine.port) == 0, timeout_s=2)
+        wait_for(lambda: _connections(engine.port) == 0, timeout_s=3)
 
 
 def _connections(port: int) -> int:

@@ -1,0 +1,390 @@
+"""The engine's side of one request: what becomes of an attempt, and of the answer.
+
+Until the first byte of an answer has gone to the client, a lost connection or a stated refusal can
+be met by another replica. After it, the answer can only be ended in good form.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from exaslurm.router.call import Call
+from exaslurm.router.errors import RequestError
+from exaslurm.router.events import MAX_HELD_BYTES, EventStream, cut, is_engine_error
+from exaslurm.router.headers import Headers, head_to_client
+from exaslurm.router.relay import Body, Events
+from exaslurm.router.table import Target
+from exaslurm.router.upstream import Connection, Request
+from exaslurm.router.usage import usage
+from exaslurm.router.weights import smooth
+
+if TYPE_CHECKING:
+    from exaslurm.router.exchange import Exchange
+    from exaslurm.router.router import Router
+
+_MAX_REFUSAL_BYTES = 64 * 1024
+# vLLM's words for "this process will not answer any more" inside a 500.
+_DYING = (b"cannot schedule new futures after shutdown", b"EngineCore", b"EngineDeadError")
+
+READING, WAITING, SENT, HOLDING, PASSING, OVER = range(6)
+"""What a request waits for: the rest of itself; its turn; the head of an answer; enough of the
+answer to judge it; the rest of the answer; nothing any more."""
+
+
+class Client(Protocol):
+    """The client's connection, as a request sees it. ``paused``: it does not read."""
+
+    paused: bool
+
+    def write(self, data: bytes) -> None: ...
+
+    def over(self, exchange: Exchange) -> None:
+        """The answer is complete."""
+
+    def cut(self) -> None:
+        """End the connection in the middle of an answer."""
+
+
+class Refusal(NamedTuple):
+    """An attempt that the client has not noticed. ``sent``: the engine may have begun."""
+
+    reason: str
+    message: str
+    sent: bool
+    answer: tuple[int, Headers, bytes] | None = None
+
+
+class Answering(Call, ABC):
+    """A request at a replica. ``moved_s``: when something of it was last heard; ``sent_s``: when
+    this attempt began (both monotonic)."""
+
+    __slots__ = (
+        "_any_origin",
+        "_body",
+        "_client",
+        "_forwarded",
+        "_handle",
+        "_held",
+        "_relay",
+        "_router",
+        "_target",
+        "chunks",
+        "keep_alive",
+        "moved_s",
+        "sent_s",
+        "state",
+    )
+
+    def __init__(
+        self,
+        router: Router,
+        client: Client,
+        route: str,
+        ident: bytes,
+        *,
+        keep_alive: bool,
+        chunks: bool,
+        any_origin: bool,
+    ) -> None:
+        super().__init__(route, ident, time.monotonic())
+        self.state = READING
+        self.keep_alive = keep_alive
+        self.chunks = chunks
+        self.moved_s = self.sent_s = self.started_s
+        self._router = router
+        self._client = client
+        self._any_origin = any_origin
+        self._target: Target | None = None
+        self._handle: Request | None = None
+        self._relay: Events | Body | None = None
+        self._held = b""
+        self._body = b""
+        self._forwarded = b""
+
+    @abstractmethod
+    def refuse(self, error: RequestError) -> None:
+        """Answer with an error of the router's own."""
+
+    @abstractmethod
+    def _try_another(self, refusal: Refusal) -> None:
+        """This replica did not do it: the next one."""
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """The client has its answer."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Nothing more happens to this request."""
+
+    # What the engine's connection calls.
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """Something of the answer arrived."""
+        self.moved_s = self._router.now_s
+        state = self.state
+        if state == PASSING:
+            relay = self._relay
+            assert relay is not None
+            relay.feed(connection, data)
+            if connection.done:
+                self._passed(connection, relay)
+            elif self._client.paused:
+                connection.transport.pause_reading()
+        elif state == SENT:
+            if connection.head_done:
+                self._handle = connection
+                self._held = connection.body()
+                self._judge(connection, data)
+        elif state == HOLDING:
+            if connection.pieces:
+                self._held += connection.body()
+            self._judge(connection, data)
+
+    def lost(self, reason: str, *, connected: bool) -> None:
+        """The connection ended, or never began, before the answer was whole."""
+        if self.state == OVER:
+            return
+        self._handle = None
+        if self.state == PASSING:
+            self.cause = "engine_lost"
+            reason = f"replica {self.replica} ended before it was whole ({reason})"
+            self._break(f"the answer was lost: {reason}", healthy=False)
+        else:
+            refusal = Refusal("lost" if connected else "connect", reason, sent=connected)
+            self._refuse_attempt(refusal, fatal=not connected)
+
+    # What time and the client do to it.
+
+    @property
+    def client_paused(self) -> bool:
+        """Whether it waits for the client to read."""
+        return self._client.paused
+
+    def client_reads(self, reads: bool) -> None:
+        """The client has fallen behind, or caught up again."""
+        handle = self._handle
+        if self.state == PASSING and isinstance(handle, Connection) and not handle.done:
+            if reads:
+                self.moved_s = self._router.now_s
+                handle.transport.resume_reading()
+            else:
+                handle.transport.pause_reading()
+
+    def timed_out(self, message: str) -> None:
+        """The engine has not said anything for too long."""
+        self.cause = "timeout"
+        self._drop_handle()
+        if self.state == PASSING:
+            self._break(message, healthy=False)
+        else:
+            self._judged(healthy=False)
+            self.refuse(RequestError(504, message, cause="timeout"))
+
+    def cut_off(self, error: RequestError) -> None:
+        """The router ends: so does this, in good form where there is one."""
+        if self.state == OVER:
+            return
+        self.cause = "router_stopped"
+        self.keep_alive = False
+        self._let_go()
+        if self.state == PASSING:
+            self._break(error.message, healthy=None)
+        else:
+            self.refuse(error)
+
+    def _break(self, message: str, *, healthy: bool | None) -> None:
+        """The rest of an answer that has begun is lost. ``healthy`` None: that says nothing."""
+        relay = self._relay
+        assert relay is not None
+        self.broken = True
+        told = relay.broken(message)
+        if healthy is not None:
+            self._judged(healthy=healthy)
+        if told:
+            self._complete()
+        else:
+            self._end()
+            self._client.cut()
+
+    # What an answer is.
+
+    def _judge(self, connection: Connection, data: bytes) -> None:
+        """The head is there, and ``_held`` of the body: pass it on, refuse it, or wait for more."""
+        status = connection.status
+        done = connection.done
+        longest = self._router.config.max_buffered_answer_bytes
+        if status in (401, 500, 503):
+            if done or len(self._held) >= _MAX_REFUSAL_BYTES:
+                self._judge_refusal(connection)
+                return
+        elif connection.events:
+            if self._judge_events(connection, data):
+                return
+        elif done:
+            self._pass_whole(connection)
+            return
+        elif (connection.length or 0) > longest or len(self._held) > longest:
+            self._pass_body(connection)
+            return
+        self.state = HOLDING
+
+    def _judge_refusal(self, connection: Connection) -> None:
+        """A status that may mean "not I": busy, going down, or not the engine we think it is."""
+        status, body = connection.status, self._held
+        dying = status == 500 and any(words in body for words in _DYING)
+        if status == 500 and not dying:
+            if connection.done:
+                self._pass_whole(connection)
+            else:
+                self._pass_body(connection)
+            return
+        kept = None if status == 401 else (status, connection.headers, body)
+        refusal = Refusal("refused", f"it answered {status}", sent=True, answer=kept)
+        self._hand_back(connection)
+        self._refuse_attempt(refusal, fatal=dying or status == 401)
+
+    def _judge_events(self, connection: Connection, data: bytes) -> bool:
+        """Whether the fate of an event stream is decided: its first event is there."""
+        held = self._held
+        if cut(held) == 0 and not connection.done and len(held) <= MAX_HELD_BYTES:
+            return False
+        if not held or is_engine_error(held):
+            what = "began with an error" if held else "ended before it began"
+            refusal = Refusal("refused" if held else "lost", f"its stream {what}", sent=True)
+            self._hand_back(connection)
+            self._refuse_attempt(refusal, fatal=False)
+            return True
+        self._begin(connection)
+        relay = Events(EventStream(self.route), self._write, chunks=self.chunks)
+        self._relay = relay
+        self.stream = True
+        framing = b"transfer-encoding: chunked\r\n"
+        if not self.chunks:
+            framing = b""
+            self.keep_alive = False
+        relay.begin(self._head(connection, framing, events=True), held, connection, data)
+        self._after_begin(connection, relay)
+        return True
+
+    def _pass_body(self, connection: Connection) -> None:
+        """A long body passes as it comes."""
+        self._begin(connection)
+        length = connection.length
+        chunks = length is None and self.chunks
+        if length is not None:
+            framing = b"content-length: %d\r\n" % length
+        elif chunks:
+            framing = b"transfer-encoding: chunked\r\n"
+        else:
+            framing = b""
+            self.keep_alive = False
+        relay = Body(self._write, chunks=chunks, healthy=connection.status < 500)
+        self._relay = relay
+        relay.begin(self._head(connection, framing), self._held, connection)
+        self._after_begin(connection, relay)
+
+    def _begin(self, connection: Connection) -> None:
+        self.state = PASSING
+        self.status = connection.status
+        self.first_byte_s = time.monotonic()
+        self._body = self._forwarded = b""
+
+    def _after_begin(self, connection: Connection, relay: Events | Body) -> None:
+        self._held = b""
+        if connection.done:
+            self._passed(connection, relay)
+        elif self._client.paused:
+            connection.transport.pause_reading()
+
+    def _passed(self, connection: Connection, relay: Events | Body) -> None:
+        """The whole answer has passed."""
+        if isinstance(relay, Events):
+            stream = relay.stream
+            self.prompt_tokens, self.completion_tokens = usage(b"".join(stream.last))
+            if not relay.healthy:
+                self.broken = True
+                self.cause = "engine_error" if stream.error else "engine_lost"
+        self._judged(healthy=relay.healthy)
+        self._hand_back(connection)
+        self._complete()
+
+    def _pass_whole(self, connection: Connection) -> None:
+        """The usual plain answer: it is all there."""
+        body = self._held
+        status = self.status = connection.status
+        self.first_byte_s = time.monotonic()
+        self._write(self._head(connection, b"content-length: %d\r\n" % len(body)) + body)
+        if status == 200:
+            self.prompt_tokens, self.completion_tokens = usage(body)
+        self._judged(healthy=status < 500)
+        self._hand_back(connection)
+        self._complete()
+
+    def _head(self, connection: Connection, framing: bytes, *, events: bool = False) -> bytes:
+        assert self._target is not None
+        if not self.keep_alive:
+            framing += b"connection: close\r\n"
+        if not connection.dated:
+            framing += self._router.date_line
+        return head_to_client(
+            connection.status,
+            connection.headers,
+            self.ident,
+            self._target.label,
+            framing,
+            events=events,
+            any_origin=self._any_origin,
+        )
+
+    def _write(self, data: bytes) -> None:
+        self.bytes_out += len(data)
+        self._client.write(data)
+
+    # The end of an attempt.
+
+    def _refuse_attempt(self, refusal: Refusal, *, fatal: bool) -> None:
+        self._judged(healthy=False, fatal=fatal)
+        self._held = b""
+        self._handle = None
+        self.state = WAITING
+        self._try_another(refusal)
+
+    def _hand_back(self, connection: Connection) -> None:
+        """The connection is not needed any more; it may serve others if the answer is whole."""
+        self._handle = None
+        if connection.done:
+            connection.give_back(self._router.now_s)
+        else:
+            connection.drop()
+
+    def _judged(self, *, healthy: bool, fatal: bool = False) -> None:
+        """What this attempt says of its replica."""
+        target = self._target
+        if target is None:
+            return
+        self._target = None
+        target.outstanding -= 1
+        table = self._router.table
+        if healthy:
+            table.succeeded(target)
+            if self.first_byte_s is not None:
+                target.latency_s = smooth(target.latency_s, self.first_byte_s - self.sent_s)
+        else:
+            table.failed(target, time.monotonic(), fatal=fatal)
+
+    def _let_go(self) -> None:
+        """End the attempt without a judgement."""
+        self._drop_handle()
+        target = self._target
+        if target is not None:
+            self._target = None
+            target.outstanding -= 1
+            self._router.table.told_nothing(target, time.monotonic())
+
+    def _drop_handle(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.drop()
