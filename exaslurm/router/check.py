@@ -14,9 +14,13 @@ from exaslurm.router.fields import (
     CHAT,
     COMPLETIONS,
     COUNT_TOKENS,
+    EMBED,
     FIELDS,
     MESSAGES,
+    RERANK,
     RESPONSES,
+    SCORE,
+    TOKENIZE,
     Field,
 )
 from exaslurm.router.parse import kind
@@ -29,10 +33,17 @@ _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     RESPONSES: (("input",),),
     MESSAGES: (("messages",), ("model",), ("max_tokens",)),
     COUNT_TOKENS: (("messages",), ("model",)),
-    "/tokenize": (("prompt", "messages"),),
+    TOKENIZE: (("prompt", "messages"),),
     "/detokenize": (("tokens",),),
+    **dict.fromkeys(EMBED, (("input", "messages", "data"),)),
+    **dict.fromkeys(RERANK, (("query",), ("documents",))),
+    **dict.fromkeys(
+        SCORE, (("queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
+    ),
 }
 _CONVERSATIONS = frozenset((CHAT, MESSAGES, COUNT_TOKENS))
+# These take a text or a conversation: if the text can be read, that is it.
+_EITHER_TEXT = {TOKENIZE: ("prompt", (str,)), **dict.fromkeys(EMBED, ("input", (str, list)))}
 # The first of these that is not null counts.
 _OUTPUT_LIMITS = {
     CHAT: ("max_completion_tokens", "max_tokens"),
@@ -140,7 +151,11 @@ def _check_length(
 
 def _check_messages(route: str, data: Mapping[str, Any], messages: Any) -> None:
     if route not in _CONVERSATIONS:
-        return
+        name, types = _EITHER_TEXT.get(route, ("", ()))
+        if not name or type(data.get(name)) in types:
+            return
+        if type(messages) is not list:
+            raise _wrong("messages", "a list", messages)
     if not messages and not data.get("kv_transfer_params"):
         message = "'messages' must have at least one message"
         raise RequestError(400, message, param="messages")
@@ -157,8 +172,15 @@ def _check_messages(route: str, data: Mapping[str, Any], messages: Any) -> None:
             raise _wrong(f"messages[{number}].content", "a string or a list", content)
 
 
+def _check_text(route: str, data: Mapping[str, Any], text: Any) -> None:
+    name, types = _EITHER_TEXT.get(route, ("", ()))
+    if name and type(text) not in types and data.get("messages") is None:
+        raise _wrong(name, "a string" if len(types) == 1 else "a string or a list", text)
+
+
 def _check_prompt(route: str, data: Mapping[str, Any], prompt: Any) -> None:
     if route != COMPLETIONS:
+        _check_text(route, data, prompt)
         return
     if prompt in ("", []) and not data.get("prompt_embeds"):
         raise RequestError(400, "'prompt' must not be empty", param="prompt")
@@ -213,6 +235,7 @@ def _check_response_format(route: str, _data: Mapping[str, Any], form: Any) -> N
 _RULES = {
     "messages": _check_messages,
     "prompt": _check_prompt,
+    "input": _check_text,
     "stream_options": _check_stream_options,
     "tools": _check_tools,
     "tool_choice": _check_tool_choice,

@@ -16,6 +16,10 @@ COMPLETIONS = "/v1/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
+TOKENIZE = "/tokenize"
+EMBED = ("/v1/embeddings", "/pooling", "/classify")
+RERANK = ("/v1/rerank", "/v2/rerank", "/rerank")
+SCORE = ("/v1/score", "/score")
 
 _TRUTH = frozenset(("0", "1", "f", "t", "false", "true", "off", "on", "n", "y", "no", "yes"))
 _ABOVE_ZERO = math.ulp(0.0)
@@ -69,6 +73,7 @@ def _reads_truth(value: Any) -> bool:
     return isinstance(value, (int, float)) and value in (0, 1)
 
 
+_EITHER = Field("a string, a list or messages", frozenset((str, list)), lambda _value: True)
 _INTEGER = Field("an integer", frozenset((int,)), _reads_integer)
 _NUMBER = Field("a number", frozenset((int, float)), _reads_number)
 _TRUTH_VALUE = Field("true or false", frozenset((bool,)), _reads_truth)
@@ -123,7 +128,24 @@ _TEMPLATE = {
     "chat_template_kwargs": _OBJECT,
     **_all(_TRUTH_VALUE, "add_generation_prompt continue_final_message"),
 }
-_TOKENIZE = {**_all(_TRUTH_VALUE, "add_special_tokens return_token_strs")}
+_POOLING = {
+    "truncate_prompt_tokens": _INTEGER.within(-1),
+    "priority": _INTEGER.within(*_INT64),
+    "dimensions": _INTEGER,
+    "top_n": _INTEGER.within(0),
+    **_all(_EITHER, "input messages"),
+    "mm_processor_kwargs": _OBJECT,
+    **_all(_TEXT, "user request_id cache_salt encoding_format"),
+    **_all(_TRUTH_VALUE, "add_special_tokens use_activation"),
+}
+_TEXT_OR_PART = Field("a string or an object", frozenset((str, dict)), _never)
+_TEXTS = Field("a string or a list", frozenset((str, list, dict)), _never)
+_RERANK = {**_POOLING, "query": _TEXT_OR_PART, "documents": _TEXTS}
+_TOKENIZE = {
+    # Which of the two it is decides what else is wrong.
+    **_all(_EITHER, "prompt messages"),
+    **_all(_TRUTH_VALUE, "add_special_tokens return_token_strs"),
+}
 
 FIELDS: dict[str, Mapping[str, Field]] = {
     CHAT: {
@@ -169,6 +191,9 @@ FIELDS: dict[str, Mapping[str, Field]] = {
         "tool_choice": _OBJECT,
         **_all(_LIST, "messages tools"),
     },
-    "/tokenize": _TOKENIZE,
+    **dict.fromkeys(EMBED, _POOLING),
+    **dict.fromkeys(RERANK, _RERANK),
+    **dict.fromkeys(SCORE, _POOLING),
+    TOKENIZE: _TOKENIZE,
     "/detokenize": {"tokens": _LIST},
 }

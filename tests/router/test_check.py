@@ -14,7 +14,7 @@ from exaslurm.router.parse import peek
 from tests.tools.ask_vllm import Case, cases, read
 
 CORPUS = Path(__file__).parent / "corpus"
-MAX_MODEL_LEN = 2048  # of the engine that was asked
+MAX_MODEL_LEN = 64  # of the engine that was asked
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]
