@@ -1,15 +1,15 @@
-"""What a router looks at in its run directory: keys, whether it shall run, whether it is listed."""
+"""What a router looks at once a second: its keys and certificate, whether it shall run, whether it
+is listed."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from exaslurm.core.submission import RouterAddress
 from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.gateway.endpoint import publish, read_endpoint
-from exaslurm.keys.clients import ClientKeys
 from exaslurm.rundir import RunDir
 from exaslurm.util.iothread import IoThread
 
@@ -20,36 +20,30 @@ _TIMEOUT_S = 10.0
 # A mount that comes and goes is no removed deployment.
 _LOOKS_UNTIL_GONE = 5
 
+Step = Callable[[], str | None]
+"""One look, on the helper thread: the reason to end, None to go on."""
+
 
 class Watch:
-    """Looks once a second, on a helper thread; calls ``stop`` with the reason for the end."""
+    """Takes all steps once a second, on a helper thread; calls ``stop`` with the reason for the
+    end."""
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        keys: ClientKeys,
-        own: RouterAddress,
-        files: IoThread,
-        stop: Callable[[str], None],
-    ) -> None:
-        self._run_dir = run_dir
-        self._keys = keys
-        self._own = own
+    def __init__(self, steps: Sequence[Step], files: IoThread, stop: Callable[[str], None]) -> None:
+        self._steps = steps
         self._files = files
         self._stop = stop
         self._trouble: str | None = None
-        self._missed = 0
 
     async def run(self) -> None:
         """Look until cancelled, or until the router shall end."""
         while True:
             trouble = None
             try:
-                reason = await self._files.run(self._look, timeout_s=_TIMEOUT_S)
+                reason, trouble = await self._files.run(self._look, timeout_s=_TIMEOUT_S)
             except (ExaslurmError, OSError) as error:
                 reason, trouble = None, str(error)
             except Exception as error:  # this loop must not end: it is how a router learns to stop
-                log.exception("looking at %s", self._run_dir.path)
+                log.exception("looking at files")
                 reason, trouble = None, repr(error)
             if trouble and trouble != self._trouble:
                 log.warning("going on with what is known: %s", trouble)
@@ -59,30 +53,35 @@ class Watch:
                 return
             await asyncio.sleep(_EVERY_S)
 
-    def _look(self) -> str | None:
-        """On the helper thread. The reason to end, None to go on."""
-        if not self._run_dir.path.is_dir():
-            self._missed += 1
-            return f"{self._run_dir.path} is gone" if self._missed >= _LOOKS_UNTIL_GONE else None
-        self._missed = 0
-        # None of these is kept from its work by a damaged file of another: a removed key must not
-        # go on working, and a stop must be heard.
-        troubles = [_trouble_of(self._read_keys), _trouble_of(self._stay_listed)]
-        if not wants_run(self._run_dir):
-            return "the deployment is to stop"
-        for trouble in filter(None, troubles):
-            raise trouble
-        return None
+    def _look(self) -> tuple[str | None, str | None]:
+        """None of the steps is kept from its work by a damaged file of another: a removed key must
+        not go on working, and a stop must be heard."""
+        results = [_take(step) for step in self._steps]
+        reason = next((reason for reason, _ in results if reason), None)
+        trouble = next((trouble for _, trouble in results if trouble), None)
+        return reason, trouble
 
-    def _read_keys(self) -> None:
-        if self._keys.refresh():
-            log.info("client keys read")
 
-    def _stay_listed(self) -> None:
-        """Lost from the list (a damaged file was replaced): enter again. No file at all means
-        that the directory is being removed."""
-        if self._run_dir.endpoint.exists() and not self._is_listed():
+def _take(step: Step) -> tuple[str | None, str | None]:
+    try:
+        return step(), None
+    except (ExaslurmError, OSError) as error:
+        return None, str(error)
+
+
+class Listed:
+    """Keeps the router in ``endpoint.json``. Lost from the list (a damaged file was replaced), it
+    is entered again. No file at all means that the directory is being removed."""
+
+    def __init__(self, run_dir: RunDir, own: RouterAddress) -> None:
+        self._run_dir = run_dir
+        self._own = own
+        self.wanted = True
+
+    def __call__(self) -> str | None:
+        if self.wanted and self._run_dir.endpoint.exists() and not self._is_listed():
             publish(self._run_dir, self._own)
+        return None
 
     def _is_listed(self) -> bool:
         try:
@@ -91,12 +90,19 @@ class Watch:
             return False  # damaged: every living router enters itself again
 
 
-def _trouble_of(step: Callable[[], None]) -> Exception | None:
-    try:
-        step()
-    except (ExaslurmError, OSError) as error:
-        return error
-    return None
+class Wanted:
+    """Whether the deployment shall run, by its directory."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+        self._missed = 0
+
+    def __call__(self) -> str | None:
+        if not self._run_dir.path.is_dir():
+            self._missed += 1
+            return f"{self._run_dir.path} is gone" if self._missed >= _LOOKS_UNTIL_GONE else None
+        self._missed = 0
+        return None if wants_run(self._run_dir) else "the deployment is to stop"
 
 
 def wants_run(run_dir: RunDir) -> bool:

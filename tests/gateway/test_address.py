@@ -4,7 +4,8 @@ import pytest
 
 from exaslurm.core.plan import PortPolicy
 from exaslurm.core.ports import MAX_ENGINES, RAY_WORKERS_LAST, block_base, engine_port
-from exaslurm.gateway.address import advertised_url, is_loopback, router_ports
+from exaslurm.gateway.address import advertised_url, is_loopback
+from exaslurm.gateway.listeners import router_ports
 
 
 def test_router_ports_are_none_of_any_cell() -> None:
@@ -34,3 +35,4 @@ def test_urls() -> None:
     assert advertised_url("127.0.0.1", 80) == "http://127.0.0.1:80"
     assert advertised_url("::1", 80) == "http://[::1]:80"
     assert advertised_url("10.0.0.7", 80) == "http://10.0.0.7:80"
+    assert advertised_url("10.0.0.7", 80, tls=True) == "https://10.0.0.7:80"

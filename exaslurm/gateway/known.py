@@ -1,0 +1,88 @@
+"""How a router makes itself known: its line in ``endpoint.json``, its address on stdout, its unix
+socket's file."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+
+from exaslurm.errors import ExaslurmError
+from exaslurm.gateway.address import advertised_url, is_loopback
+from exaslurm.gateway.endpoint import own_address, publish, withdraw
+from exaslurm.gateway.follow import Listed, Step, Wanted
+from exaslurm.gateway.listeners import Listeners, inode_of, remove_unix
+from exaslurm.gateway.service import Service
+from exaslurm.util.iothread import IoThread
+
+log = logging.getLogger(__name__)
+
+_FILE_TIMEOUT_S = 10.0
+
+
+class Known:
+    """What others see of this router, whatever number of processes it is."""
+
+    def __init__(self, service: Service, listeners: Listeners) -> None:
+        front = service.front
+        self._service = service
+        self._uds = listeners.uds
+        self._inode = inode_of(self._uds) if self._uds is not None else None
+        if listeners.tcp:
+            self.url = advertised_url(front.bind, listeners.port, tls=front.tls is not None)
+        else:
+            self.url = f"unix:{self._uds}"
+        self._own = own_address(self.url)
+        self._listed = Listed(service.run_dir, self._own) if service.run_dir is not None else None
+        self._had_terminal = _has_terminal()
+        if listeners.tcp and not is_loopback(front.bind) and front.tls is None:
+            log.warning("listening on %s: reachable from other hosts, without TLS", front.bind)
+
+    def steps(self) -> Sequence[Step]:
+        """What to look at once a second."""
+        run_dir = self._service.run_dir
+        if run_dir is None or self._listed is None:
+            return ()
+        return (self._listed, Wanted(run_dir))
+
+    async def publish(self, files: IoThread) -> None:
+        """Enter ``endpoint.json``. StateError if that cannot be."""
+        run_dir = self._service.run_dir
+        if run_dir is not None:
+            await files.run(publish, run_dir, self._own, timeout_s=_FILE_TIMEOUT_S)
+
+    def announce(self) -> None:
+        """Tell who started it where it listens."""
+        print(self.url, flush=True)
+        also = f" and unix:{self._uds}" if self._uds and not self.url.startswith("unix:") else ""
+        log.info("serving %s on %s%s", self._service.name, self.url, also)
+
+    def given_away(self) -> None:
+        """Another router has the sockets: their files are its own."""
+        self._inode = None
+
+    async def withdraw(self, files: IoThread) -> None:
+        """Leave the list; remove what belongs to it."""
+        if self._uds is not None and self._inode is not None:
+            remove_unix(self._uds, self._inode)
+            self._inode = None
+        run_dir = self._service.run_dir
+        if run_dir is None or self._listed is None or not self._listed.wanted:
+            return
+        self._listed.wanted = False
+        try:
+            await files.run(withdraw, run_dir, self._own, timeout_s=_FILE_TIMEOUT_S)
+        except ExaslurmError as error:
+            log.warning("endpoint.json still names this router: %s", error)
+
+    def terminal_is_gone(self) -> bool:
+        """Whether a hang-up is just that: the terminal that this was started in was closed."""
+        return self._had_terminal and not _has_terminal()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,118 @@
+"""How a router process is told what to do: its options, from and to a command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from exaslurm.errors import UserError
+from exaslurm.rundir import RunDir
+
+MAX_WORKERS = 64
+POLICIES = ("affinity", "power_of_two", "round_robin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """How a router is started; None: as the plan says, or the default.
+
+    Either ``run_dir`` or ``engines_file`` is what it serves. ``sockets``, ``control_fd`` and
+    ``helper`` are for processes that another router process starts: descriptors of listening
+    sockets, of the line to the parent, and the worker that served meanwhile (pid, descriptor).
+    """
+
+    run_dir: RunDir | None = None
+    generation: int | None = None
+    engines_file: Path | None = None
+    bind: str | None = None
+    port: int | None = None
+    tcp: bool = True
+    uds: Path | None = None
+    uds_mode: int = 0o600
+    workers: int | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    policy: str | None = None
+    limits: tuple[str, ...] = ()
+    keys_file: Path | None = None
+    key_file: Path | None = None
+    no_auth: bool = False
+    replace: bool = False
+    debug: bool = False
+    sockets: str | None = None
+    control_fd: int | None = None
+    helper: str | None = None
+
+
+def parse(argv: Sequence[str] | None) -> GatewayOptions:
+    """The options of ``python -m exaslurm.gateway``. UserError for what does not go together;
+    SystemExit(2) for what argparse refuses."""
+    given = _parser().parse_args(argv)
+    values = {name: value for name, value in vars(given).items() if value is not None}
+    for name in ("engines_file", "uds", "tls_cert", "tls_key", "keys_file", "key_file"):
+        if name in values:
+            values[name] = values[name].absolute()
+    if "run_dir" in values:
+        values["run_dir"] = RunDir(values["run_dir"].absolute())
+    values["limits"] = tuple(values.get("limits", ()))
+    options = GatewayOptions(**values)
+    _check(options)
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m exaslurm.gateway", allow_abbrev=False)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--run-dir", type=Path, help="the deployment's directory")
+    what.add_argument("--engines-file", type=Path, help="a list of engines instead")
+    add = parser.add_argument
+    add("--gen", dest="generation", type=int, help="generation of the plan (default: newest)")
+    add("--bind", help="address to listen on (default: as planned)")
+    add("--port", type=int, help="port (default: as planned; 0: a free one)")
+    add("--no-tcp", dest="tcp", action="store_false", help="listen on --uds only")
+    add("--uds", type=Path, help="listen on this unix socket, too")
+    add("--uds-mode", type=_mode, help="mode of the unix socket (default: 0600)")
+    add("--workers", type=int, help="processes that serve (default: as planned)")
+    add("--tls-cert", type=Path, help="certificate chain (PEM): serve HTTPS")
+    add("--tls-key", type=Path, help="its private key (PEM)")
+    add("--policy", choices=POLICIES, help="how a replica is chosen")
+    add("--limit", dest="limits", action="append", help="NAME=VALUE, as of gateway.limits")
+    add("--keys-file", type=Path, help="client keys, as 'exaslurm key' stores them")
+    add("--key-file", type=Path, help="a file that holds the one client key")
+    add("--no-auth", action="store_true", help="ask nobody for a key")
+    add("--replace", action="store_true", help="take over from the router that runs")
+    add("--debug", action="store_true", help="more log, tracebacks on errors")
+    add("--sockets", help=argparse.SUPPRESS)
+    add("--control-fd", type=int, help=argparse.SUPPRESS)
+    add("--helper", help=argparse.SUPPRESS)
+    return parser
+
+
+def _check(options: GatewayOptions) -> None:
+    if options.workers is not None and not 1 <= options.workers <= MAX_WORKERS:
+        raise UserError(f"--workers {options.workers}: from 1 to {MAX_WORKERS} are possible")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise UserError("--tls-cert and --tls-key belong together: one of them is missing")
+    if not options.tcp and options.uds is None:
+        raise UserError("--no-tcp leaves nothing to listen on", remedy="give --uds PATH")
+    if options.run_dir is not None and (
+        options.keys_file is not None or options.key_file is not None or options.no_auth
+    ):
+        raise UserError(
+            "a deployment has its own keys: --keys-file, --key-file and --no-auth are for "
+            "--engines-file",
+            remedy="exaslurm key add DEPLOYMENT NAME makes a key",
+        )
+
+
+def _mode(text: str) -> int:
+    """0600 or 0660, or what is stricter."""
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no octal number such as 0660") from None
+    if mode & ~0o660:
+        raise argparse.ArgumentTypeError(f"{text}: owner and group may get rw, nobody else")
+    return mode

@@ -1,0 +1,211 @@
+"""A router of several processes: the parent of those that serve.
+
+It holds the listening sockets, starts a worker for each, and another one when one dies; the
+connections that waited for the dead one wait for the next. On SIGHUP it replaces the workers one
+by one: the new one serves before the old one stops taking connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from exaslurm.errors import ExaslurmError, NotReadyError, StateError
+from exaslurm.gateway.follow import Watch
+from exaslurm.gateway.handover import Offer, Predecessor
+from exaslurm.gateway.known import Known
+from exaslurm.gateway.listeners import Listeners
+from exaslurm.gateway.service import Service
+from exaslurm.gateway.worker import Worker, exit_text
+from exaslurm.util.iothread import IoThread
+
+log = logging.getLogger(__name__)
+
+# A worker that dies again and again is started after this long, doubled each time, up to the most.
+_BACKOFF_S = 0.1
+_MOST_BACKOFF_S = 5.0
+_PROVEN_S = 60.0
+# What a worker may take beyond its drain time.
+_GRACE_S = 15.0
+
+
+class Parent:
+    """``argv``: the options it was started with. ``predecessor``: whose place it takes."""
+
+    def __init__(
+        self,
+        service: Service,
+        listeners: Listeners,
+        argv: Sequence[str],
+        *,
+        predecessor: Predecessor | None = None,
+    ) -> None:
+        self._service = service
+        self._listeners = listeners
+        self._argv = argv
+        self._predecessor = predecessor
+        self._count = service.front.workers
+        self._places: list[Worker | None] = [None] * self._count
+        self._locks = [asyncio.Lock() for _ in range(self._count)]
+        self._failures = [0] * self._count
+        self._workers: set[Worker] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._ending = False
+        self._stopped = False
+        self._rolling = False
+
+    async def run(self) -> None:
+        """Until all workers have ended. ExaslurmError if one of them cannot start at first."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._files = IoThread("files")
+        self._known = Known(self._service, self._listeners)
+        try:
+            await asyncio.gather(*(self._fill(index) for index in range(self._count)))
+            if not self._ending:
+                await self._known.publish(self._files)
+                self._known.announce()
+                await self._release()
+                self._begin(self._offer())
+                self._begin(Watch(self._known.steps(), self._files, self._end).run())
+            await self._ended.wait()
+        finally:
+            self._end("the parent ends")
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._wait_for_workers()
+            await self._known.withdraw(self._files)
+            self._listeners.close()
+        log.info("ended")
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _release(self) -> None:
+        if self._predecessor is None:
+            return
+        try:
+            await asyncio.to_thread(self._predecessor.release)
+        except StateError as error:
+            log.warning("%s", error)
+
+    async def _offer(self) -> None:
+        bind = self._service.front.bind
+        try:
+            await Offer(self._service.identity, bind, self._listeners, self._leave).run()
+        except ExaslurmError as error:
+            log.warning("no other router can take over from this one: %s", error)
+
+    async def _leave(self) -> None:
+        """Another router serves on our sockets."""
+        self._known.given_away()
+        await self._known.withdraw(self._files)
+        self._end("another router has taken its place", word="leave")
+
+    # Workers.
+
+    async def _fill(self, index: int) -> None:
+        """Put a new worker in a place, once it serves; the one that was there leaves.
+        NotReadyError if it does not start."""
+        async with self._locks[index]:
+            name = f"worker {index + 1}"
+            listeners = self._listeners.share(index, self._count)
+            fresh = await Worker.start(self._argv, listeners, name)
+            self._workers.add(fresh)
+            self._begin(self._mourn(fresh, index))
+            try:
+                await fresh.ready()
+            except NotReadyError:
+                fresh.leaving = True
+                fresh.kill()
+                raise
+            before, self._places[index] = self._places[index], fresh
+            log.info("%s serves", fresh)
+            if before is not None:
+                before.tell("leave")
+            if self._ending:  # it was not there yet when the others were told
+                fresh.tell("stop")
+
+    async def _mourn(self, worker: Worker, index: int) -> None:
+        """Wait for its end, and see to it that another one takes its place."""
+        begun_s = time.monotonic()
+        code = await worker.process.wait()
+        worker.control.close()
+        self._workers.discard(worker)
+        if self._ending and not self._workers:
+            self._ended.set()
+        if self._ending or worker.leaving:
+            return
+        log.warning("%s has ended: %s", worker, exit_text(code))
+        if self._places[index] is worker:
+            self._places[index] = None
+            if time.monotonic() - begun_s > _PROVEN_S:
+                self._failures[index] = 0
+            self._begin(self._refill(index))
+
+    async def _refill(self, index: int) -> None:
+        while not self._ending and self._places[index] is None:
+            wait_s = min(_BACKOFF_S * 2 ** self._failures[index], _MOST_BACKOFF_S)
+            self._failures[index] = min(self._failures[index] + 1, 10)
+            await asyncio.sleep(wait_s)
+            try:
+                await self._fill(index)
+            except (NotReadyError, OSError) as error:
+                log.error("%s", error)
+
+    async def _roll(self) -> None:
+        """Replace the workers one by one; stop at the first that does not start."""
+        log.info("replacing the workers")
+        try:
+            for index in range(self._count):
+                if self._ending:
+                    return
+                self._failures[index] = 0
+                await self._fill(index)
+            log.info("all workers are replaced")
+        except (NotReadyError, OSError) as error:
+            log.error("going on with the old workers: %s", error)
+        finally:
+            self._rolling = False
+
+    # The end.
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGHUP and not self._known.terminal_is_gone():
+            if not self._rolling and not self._ending:
+                self._rolling = True
+                self._begin(self._roll())
+        elif self._stopped:
+            log.warning("%s again: ending at once", number.name)
+            self._tell_all("now")
+        else:
+            self._stopped = True
+            self._end(number.name)
+
+    def _end(self, reason: str, word: str = "stop") -> None:
+        if self._ending:
+            return
+        log.info("ending when the requests at hand are done: %s", reason)
+        self._ending = True
+        self._tell_all(word)
+        if not self._workers:
+            self._ended.set()
+
+    def _tell_all(self, word: str) -> None:
+        for worker in self._workers:
+            worker.tell(word)
+
+    async def _wait_for_workers(self) -> None:
+        deadline = time.monotonic() + self._service.front.drain_s + _GRACE_S
+        for worker in list(self._workers):
+            await worker.end(timeout_s=max(0.0, deadline - time.monotonic()))
+            self._workers.discard(worker)

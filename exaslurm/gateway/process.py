@@ -1,0 +1,115 @@
+"""One serving process: a server, its source of replicas, its keys and certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from exaslurm.gateway.follow import Step, Watch
+from exaslurm.gateway.listeners import Listeners
+from exaslurm.gateway.server import Server
+from exaslurm.gateway.service import Service
+from exaslurm.gateway.tls import Certificate
+from exaslurm.keys.clients import ClientKeys
+from exaslurm.router.app import build_app
+from exaslurm.router.router import Router
+from exaslurm.util.iothread import IoThread
+
+log = logging.getLogger(__name__)
+
+_CUT_OFF_S = 1.0
+_PAUSE_S = 0.02
+
+
+class Process:
+    """Serves until it is told to stop; then finishes what is begun. Used inside one event loop.
+
+    ``steps`` are taken once a second besides those of the process itself. ``on_ready`` is awaited
+    once it serves.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        listeners: Listeners,
+        *,
+        steps: Sequence[Step] = (),
+        on_ready: Callable[[], Awaitable[None]],
+    ) -> None:
+        front = service.front
+        self.files = IoThread("files")
+        self._parts = service.parts(self.files)
+        certificate = Certificate(front.tls) if front.tls is not None else None
+        self._app = build_app(self._parts.config, self._parts.source, self._parts.keys)
+        self._server = Server(
+            self._app,
+            listeners,
+            tls=certificate.context if certificate is not None else None,
+            drain_s=front.drain_s,
+            on_ready=on_ready,
+        )
+        own_steps: list[Step] = []
+        if self._parts.keys is not None:
+            own_steps.append(_keys_step(self._parts.keys))
+        if certificate is not None:
+            own_steps.append(certificate.refresh)
+        self._watch = Watch([*own_steps, *steps], self.files, self.stop)
+
+    async def run(self) -> None:
+        """Serve until ``stop``. ExaslurmError if ``on_ready`` failed."""
+        helpers = [
+            asyncio.create_task(self._parts.source.run()),
+            asyncio.create_task(self._watch.run()),
+        ]
+        try:
+            # Entered here, not by uvicorn, which leaves it open when it has to end at once.
+            async with self._app.router.lifespan_context(self._app):
+                await self._server.serve()
+                await self._cut_off()
+        finally:
+            for task in helpers:
+                task.cancel()
+            await asyncio.gather(*helpers, return_exceptions=True)
+
+    @property
+    def stopping(self) -> bool:
+        return self._server.should_exit
+
+    def stop(self, reason: str, *, succeeded: bool = False) -> None:
+        """End when the requests at hand are done. ``succeeded``: another process takes connections
+        on the same sockets."""
+        if not self.stopping:
+            log.info("ending when the requests at hand are done: %s", reason)
+            self._server.succeeded = succeeded
+            self._server.should_exit = True
+
+    def end_now(self, reason: str) -> None:
+        """Answer the requests at hand with an error, and end."""
+        log.warning("ending at once: %s", reason)
+        self._server.should_exit = self._server.force_exit = True
+
+    async def _cut_off(self) -> None:
+        """End the requests that are left, if any; each is answered."""
+        router: Router = self._app.state.router
+        left = list(self._server.server_state.tasks)
+        for task in left:
+            task.cancel()
+        count = len(left) + router.cut_off()
+        if not count:
+            return
+        log.warning("%d requests cut off", count)
+        if left:
+            await asyncio.wait(left, timeout=_CUT_OFF_S)
+        deadline = time.monotonic() + _CUT_OFF_S  # for their answers to be sent
+        while router.connections and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)
+
+
+def _keys_step(keys: ClientKeys) -> Step:
+    def refresh() -> None:
+        if keys.refresh():
+            log.info("client keys read")
+
+    return refresh

@@ -1,0 +1,107 @@
+"""uvicorn's server with sockets of both kinds, and an end that no client notices."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from exaslurm.gateway.listeners import BACKLOG, Listeners
+from exaslurm.router.protocol import protocol_factory
+
+# Longer than clients keep idle connections, so that none is closed as it is used again.
+_KEEP_ALIVE_S = 75
+# How long idle connections are left open when another process takes new ones: their clients' next
+# requests are answered with "Connection: close". A client that was cut off instead would see an
+# error if it sent at that moment.
+_LEAVE_S = 3.0
+_PAUSE_S = 0.02
+
+
+class Server(uvicorn.Server):
+    """Serves an application on sockets that are listening already.
+
+    ``on_ready`` is awaited as soon as it takes connections. ``succeeded`` is to be set before the
+    end if another process takes connections from now on. Signals are handled elsewhere.
+    """
+
+    def __init__(
+        self,
+        app: Starlette,
+        listeners: Listeners,
+        *,
+        tls: ssl.SSLContext | None,
+        drain_s: float,
+        on_ready: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="none",
+                http=protocol_factory(app),  # type: ignore[arg-type]
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, int(drain_s)),
+            )
+        )
+        self.succeeded = False
+        self._listeners = listeners
+        self._tls = tls
+        self._on_ready = on_ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002
+        """Listen. uvicorn's own would have TLS on every socket or on none."""
+        await self.lifespan.startup()
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> Any:
+            return self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+                _loop=loop,
+            )
+
+        self.servers = [
+            await loop.create_server(protocol, sock=sock, ssl=self._tls, backlog=BACKLOG)
+            for sock in self._listeners.tcp
+        ]
+        if self._listeners.unix is not None:
+            self.servers.append(
+                await loop.create_unix_server(protocol, sock=self._listeners.unix, backlog=BACKLOG)
+            )
+        self.started = True
+        await self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        if self.succeeded:
+            await self._let_clients_go()
+        await super().shutdown(sockets)
+
+    async def _let_clients_go(self) -> None:
+        connections: set[Any] = self.server_state.connections
+        for connection in list(connections):
+            if leave := getattr(connection, "leave", None):
+                leave()
+        deadline = time.monotonic() + _LEAVE_S
+        # As uvicorn does: a set says nothing when it becomes empty.
+        while connections and not self.force_exit and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_PAUSE_S)

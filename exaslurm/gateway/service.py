@@ -1,0 +1,247 @@
+"""What a router serves: a deployment, or a list of engines in a file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from exaslurm.core.codec import loads
+from exaslurm.core.limits import Limits
+from exaslurm.core.plan import Plan, PortPolicy
+from exaslurm.errors import DeploymentError, UserError
+from exaslurm.gateway.options import GatewayOptions
+from exaslurm.gateway.tls import TlsFiles
+from exaslurm.keys.secrets import read_secret
+from exaslurm.registry.replica import ReplicaSource
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import read_text
+
+# A worker's parent needs nothing of these, nor may they delay the start of a router.
+if TYPE_CHECKING:
+    from exaslurm.keys.clients import ClientKeys
+    from exaslurm.router.config import RouterConfig
+    from exaslurm.util.iothread import IoThread
+
+_DRAIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Where and how a router listens. ``drain_s``: how long requests at hand may take at its
+    end."""
+
+    bind: str
+    port: int
+    ports: PortPolicy
+    tcp: bool
+    uds: Path | None
+    uds_mode: int
+    tls: TlsFiles | None
+    workers: int
+    drain_s: float
+
+
+class RunningSource(ReplicaSource, Protocol):
+    """Looks for replicas as long as it runs."""
+
+    async def run(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What one serving process is made of."""
+
+    config: RouterConfig
+    source: RunningSource
+    keys: ClientKeys | None
+
+
+class Service(Protocol):
+    """``name`` is for people. Routers of equal ``identity`` on one host serve the same, and may
+    take over from each other."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def front(self) -> Front: ...
+
+    @property
+    def run_dir(self) -> RunDir | None:
+        """Where the router makes itself known, and learns that it shall end."""
+
+    def check(self) -> None:
+        """ExaslurmError if a process that serves this could not start."""
+
+    def parts(self, files: IoThread) -> Parts:
+        """The parts of a serving process, in its event loop. ExaslurmError as of ``check``."""
+
+
+def service_of(options: GatewayOptions) -> Service:
+    """What the options name. ExaslurmError if it cannot be served."""
+    if options.run_dir is not None:
+        return DeploymentService(options, options.run_dir)
+    assert options.engines_file is not None
+    return EnginesService(options, options.engines_file)
+
+
+class DeploymentService:
+    """The replicas of a run directory."""
+
+    def __init__(self, options: GatewayOptions, run_dir: RunDir) -> None:
+        plan = load_plan(options, run_dir)
+        planned = plan.gateway
+        tls = TlsFiles(Path(planned.tls.cert), Path(planned.tls.key)) if planned.tls else None
+        self.name = plan.deployment
+        self.run_dir: RunDir | None = run_dir
+        self.identity = os.fspath(run_dir.path)
+        self.front = _front(
+            options,
+            Front(
+                bind=planned.bind,
+                port=planned.port,
+                ports=plan.ports,
+                tcp=True,
+                uds=None,
+                uds_mode=options.uds_mode,
+                tls=tls,
+                workers=planned.workers,
+                drain_s=plan.timeouts.drain_s,
+            ),
+        )
+        self._directory = run_dir
+        self._options = options
+        self._limits = with_limits(planned.limits, options.limits)
+
+    def check(self) -> None:
+        read_secret(self._directory.internal_key)
+
+    def parts(self, files: IoThread) -> Parts:  # noqa: ARG002 (the registry has a thread of its own)
+        from exaslurm.keys.clients import ClientKeys
+        from exaslurm.registry.follow import RegistryFollower
+
+        internal_key = read_secret(self._directory.internal_key)
+        keys = ClientKeys(self._directory, internal_key=internal_key)
+        keys.refresh()
+        source = RegistryFollower(self._directory, internal_key)
+        config = _config(self.name, self._options, self._limits, internal_key)
+        return Parts(config, source, keys)
+
+
+class EnginesService:
+    """The engines of a list."""
+
+    def __init__(self, options: GatewayOptions, path: Path) -> None:
+        from exaslurm.registry import engines_file
+
+        self.name = path.name
+        self.run_dir: RunDir | None = None
+        self.identity = os.fspath(path)
+        self.front = _front(
+            options,
+            Front(
+                bind="127.0.0.1",
+                port=0,
+                ports=PortPolicy(),
+                tcp=True,
+                uds=None,
+                uds_mode=options.uds_mode,
+                tls=None,
+                workers=1,
+                drain_s=_DRAIN_S,
+            ),
+        )
+        self._options = options
+        self._limits = with_limits(Limits(), options.limits)
+        self._engines = engines_file.load(path)
+
+    def check(self) -> None:
+        self._keys()
+
+    def parts(self, files: IoThread) -> Parts:
+        from exaslurm.registry.probe import PolledSource
+
+        source = PolledSource(self._engines, pollers=self.front.workers, files=files)
+        config = _config(self.name, self._options, self._limits, None)
+        return Parts(config, source, self._keys())
+
+    def _keys(self) -> ClientKeys | None:
+        from exaslurm.gateway.keys import client_keys
+
+        keys = client_keys(self._options, os.environ)
+        if keys is not None:
+            keys.refresh()
+        return keys
+
+
+def load_plan(options: GatewayOptions, run_dir: RunDir) -> Plan:
+    """The plan of the asked generation, or of the newest."""
+    run_dir = run_dir.require()
+    if options.generation is not None:
+        generation = run_dir.generation(options.generation)
+    else:
+        newest = run_dir.latest()
+        if newest is None:
+            raise DeploymentError(
+                f"{run_dir.path} holds no plan", remedy="submit the deployment first"
+            )
+        generation = newest
+    return loads(Plan, read_text(generation.plan), where=str(generation.plan))
+
+
+def with_limits(limits: Limits, settings: tuple[str, ...]) -> Limits:
+    """The limits with ``NAME=VALUE`` settings in place; UserError names a wrong one."""
+    known = {field.name: field for field in fields(Limits)}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        field = known.get(name)
+        if field is None:
+            raise UserError(
+                f"--limit {setting}: there is no limit {name!r}",
+                remedy=f"NAME=VALUE with one of {', '.join(known)}",
+            )
+        try:
+            value = float(text) if name in ("wait_s", "max_body_mib") else int(text)
+        except ValueError:
+            raise UserError(f"--limit {setting}: {text!r} is no number") from None
+        if value < 0 or (value == 0 and name != "max_waiting"):
+            raise UserError(f"--limit {setting}: give a number above 0")
+        limits = replace(limits, **{name: value})  # type: ignore[arg-type]
+    return limits
+
+
+def _front(options: GatewayOptions, planned: Front) -> Front:
+    """What is planned, with the options in place of it."""
+    tls = planned.tls
+    if options.tls_cert is not None and options.tls_key is not None:
+        tls = TlsFiles(options.tls_cert, options.tls_key)
+    return replace(
+        planned,
+        bind=planned.bind if options.bind is None else options.bind,
+        port=planned.port if options.port is None else options.port,
+        tcp=options.tcp,
+        uds=options.uds,
+        tls=tls,
+        workers=planned.workers if options.workers is None else options.workers,
+    )
+
+
+def _config(
+    name: str, options: GatewayOptions, limits: Limits, internal_key: str | None
+) -> RouterConfig:
+    from exaslurm.router.config import RouterConfig
+
+    config = RouterConfig(
+        deployment=name,
+        internal_key=internal_key,
+        limits=limits,
+        max_body_bytes=limits.max_body_bytes,
+    )
+    if options.policy is not None:
+        config = replace(config, policy=options.policy)  # type: ignore[arg-type]
+    return config

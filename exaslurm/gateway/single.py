@@ -1,0 +1,146 @@
+"""A router in one process: it serves, makes itself known, and gives way to a new one.
+
+On SIGHUP it becomes itself anew, with the program and the files as they are by then: a worker
+serves on the same sockets while it finishes its requests, executes itself (pid and sockets stay),
+and takes over from the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Sequence
+
+from exaslurm.errors import ExaslurmError, StateError
+from exaslurm.gateway.handover import Offer, Predecessor
+from exaslurm.gateway.known import Known
+from exaslurm.gateway.listeners import Listeners, inheritable
+from exaslurm.gateway.process import Process
+from exaslurm.gateway.service import Service
+from exaslurm.gateway.worker import Worker, command
+
+log = logging.getLogger(__name__)
+
+
+class Single:
+    """``argv``: the options it was started with. ``predecessor``: whose place it takes.
+    ``helper``: the worker that serves while it starts again (pid and descriptor)."""
+
+    def __init__(
+        self,
+        service: Service,
+        listeners: Listeners,
+        argv: Sequence[str],
+        *,
+        predecessor: Predecessor | None = None,
+        helper: str | None = None,
+    ) -> None:
+        self._service = service
+        self._listeners = listeners
+        self._argv = argv
+        self._predecessor = predecessor
+        self._former = helper
+        self._helper: Worker | None = None
+        self._restarting = False
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Serve until it ends; does not return if it shall start again. ExaslurmError if it cannot
+        serve."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal, number)
+        self._known = Known(self._service, self._listeners)
+        self._process = Process(
+            self._service,
+            self._listeners.copies(),
+            steps=self._known.steps(),
+            on_ready=self._ready,
+        )
+        offer: asyncio.Task[None] | None = None
+        try:
+            offer = asyncio.create_task(self._offer())
+            await self._process.run()
+        finally:
+            if offer is not None:
+                offer.cancel()
+                await asyncio.gather(offer, return_exceptions=True)
+            if not self._restarting or self._stopped:
+                await self._known.withdraw(self._process.files)
+                self._listeners.close()
+        if self._restarting and self._helper is not None:
+            if not self._stopped:
+                self._become_new(self._helper)
+            await self._helper.end()
+        log.info("ended")
+
+    async def _ready(self) -> None:
+        await self._known.publish(self._process.files)
+        if self._former is not None:
+            _dismiss(self._former)
+        else:
+            self._known.announce()
+        if self._predecessor is not None:
+            try:
+                await asyncio.to_thread(self._predecessor.release)
+            except StateError as error:
+                log.warning("%s", error)
+
+    async def _offer(self) -> None:
+        bind = self._service.front.bind
+        offer = Offer(self._service.identity, bind, self._listeners, self._leave)
+        try:
+            await offer.run()
+        except ExaslurmError as error:
+            log.warning("no other router can take over from this one: %s", error)
+
+    async def _leave(self) -> None:
+        """Another router serves on our sockets."""
+        self._known.given_away()
+        await self._known.withdraw(self._process.files)
+        self._process.stop("another router has taken its place", succeeded=True)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGHUP and not self._known.terminal_is_gone():
+            if not self._restarting and not self._process.stopping:
+                self._restarting = True
+                self._task = asyncio.create_task(self._start_again())
+            return
+        if self._stopped:
+            self._process.end_now(f"{number.name} again")
+        self._stopped = True
+        self._process.stop(number.name)
+
+    async def _start_again(self) -> None:
+        log.info("starting again: requests at hand are finished, new ones served by a helper")
+        try:
+            self._helper = await Worker.start(self._argv, self._listeners, "helper")
+            await self._helper.ready()
+        except (ExaslurmError, OSError) as error:
+            log.error("not started again, going on as before: %s", error)
+            if self._helper is not None:
+                await self._helper.end()
+            self._helper, self._restarting = None, False
+            return
+        self._process.stop("starting again", succeeded=True)
+
+    def _become_new(self, helper: Worker) -> None:
+        """Until the new program can take one, another signal to start again is not for it."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        inheritable([*self._listeners.all, helper.control])
+        argv = [
+            *command(self._argv, self._listeners),
+            *("--helper", f"{helper.pid}:{helper.control.fileno()}"),
+        ]
+        os.execv(argv[0], argv)
+
+
+def _dismiss(helper: str) -> None:
+    """We serve again: our helper is to end, and to be reaped."""
+    pid, _, fd = helper.partition(":")
+    os.write(int(fd), b"leave\n")
+    os.close(int(fd))
+    threading.Thread(target=os.waitpid, args=(int(pid), 0), daemon=True).start()

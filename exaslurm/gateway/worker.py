@@ -1,0 +1,166 @@
+"""A worker: a process that serves for a parent, and the parent's handle on it.
+
+Both talk over a socket pair: the worker says ``ready``; the parent says ``leave`` (another worker
+serves on the same sockets), ``stop`` (finish what is begun) or ``now``. A worker whose parent is
+gone finishes what is begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+from exaslurm.errors import NotReadyError
+from exaslurm.gateway.listeners import Listeners
+from exaslurm.gateway.service import Service
+
+log = logging.getLogger(__name__)
+
+_START_S = 60.0
+_END_S = 10.0
+_NOT_FOR_WORKERS = frozenset(("--replace",))
+
+
+def command(argv: Sequence[str], listeners: Listeners) -> list[str]:
+    """The command line of a process with the same options that inherits these sockets."""
+    kept = [word for word in argv if word not in _NOT_FOR_WORKERS]
+    return [sys.executable, "-m", "exaslurm.gateway", *kept, "--sockets", listeners.to_text()]
+
+
+class Worker:
+    """A running worker, as its parent sees it. ``name`` is for the log."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, control: socket.socket, name: str
+    ) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.control = control
+        self.name = name
+        self.leaving = False
+
+    @classmethod
+    async def start(cls, argv: Sequence[str], listeners: Listeners, name: str) -> Worker:
+        """Start one on these sockets. OSError if the system refuses."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            fds = [*(sock.fileno() for sock in listeners.all), theirs.fileno()]
+            process = await asyncio.create_subprocess_exec(
+                *command(argv, listeners),
+                *("--control-fd", str(theirs.fileno())),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                pass_fds=fds,
+                # Ctrl-C in a terminal is for the parent, which lets its workers finish.
+                start_new_session=True,
+            )
+        return cls(process, ours, name)
+
+    async def ready(self) -> None:
+        """Return when it serves. NotReadyError if it ends before, or takes too long."""
+        loop = asyncio.get_running_loop()
+        try:
+            said = await asyncio.wait_for(loop.sock_recv(self.control, 64), _START_S)
+        except asyncio.TimeoutError:
+            raise NotReadyError(f"{self} has not started within {_START_S:g} s") from None
+        except OSError:
+            said = b""
+        if not said:
+            code = await self.process.wait()
+            raise NotReadyError(f"{self} ended at its start ({exit_text(code)})")
+
+    def tell(self, word: str) -> None:
+        """``leave``, ``stop`` or ``now``. One that is gone hears nothing."""
+        self.leaving = True
+        with contextlib.suppress(OSError):
+            self.control.send(word.encode() + b"\n")
+
+    async def end(self, *, timeout_s: float = _END_S) -> None:
+        """Have it finish what is begun; end it if that takes too long."""
+        self.tell("stop")
+        try:
+            await asyncio.wait_for(self.process.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            log.warning("%s does not end: killing it", self)
+            self.kill()
+            await self.process.wait()
+        self.control.close()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.pid})"
+
+
+class Control:
+    """The worker's end of the line to its parent."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(False)
+
+    async def say_ready(self) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._socket, b"ready\n")
+
+    async def words(self) -> AsyncIterator[str]:
+        """What the parent says; ends when the parent does."""
+        loop = asyncio.get_running_loop()
+        rest = b""
+        while True:
+            try:
+                said = await loop.sock_recv(self._socket, 64)
+            except ConnectionResetError:
+                return
+            if not said:
+                return
+            *lines, rest = (rest + said).split(b"\n")
+            for line in lines:
+                yield line.decode()
+
+
+async def run_worker(service: Service, sockets: str, control_fd: int) -> None:
+    """Serve on inherited sockets until the parent says otherwise. ExaslurmError if that cannot
+    be."""
+    from exaslurm.gateway.process import Process
+
+    control = Control(control_fd)
+    process = Process(service, Listeners.of_text(sockets), on_ready=control.say_ready)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, process.stop, number.name)
+    # Its parent starts another one in its place.
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP is for the parent process")
+
+    async def obey() -> None:
+        async for word in control.words():
+            if word == "now":
+                process.end_now("asked to")
+            else:
+                process.stop("asked to", succeeded=word == "leave")
+        process.stop("its parent is gone")
+
+    obeying = asyncio.create_task(obey())
+    try:
+        await process.run()
+    finally:
+        obeying.cancel()
+        await asyncio.gather(obeying, return_exceptions=True)
+
+
+def exit_text(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
