@@ -2,7 +2,7 @@
 
 A few candidates are compared, never all replicas: those known to have been sent the longest known
 beginning of the prompt, those that the prompt belongs to by its hash (so that routers that share
-nothing agree on prompts they see for the first time), and one at random (so that a popular prefix
+nothing agree on prompts they see for the first time), and two at random (so that a popular prefix
 spreads as far as its load asks for). Each candidate costs what it would have to compute, plus its
 load, plus what it was given beyond its share so far: caches that turn over at one speed forget at
 one age, and then many small caches hold nearly what one pooled cache would.
@@ -19,7 +19,8 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Collection, Container, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from math import inf
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from exaslurm.router.blocks import EXTENTS
 from exaslurm.router.ring import Ring
@@ -59,7 +60,7 @@ _NEXT_HOME_COST = 0.25
 
 _COMMON_AFTER = 2  # continuations that differed
 _MAX_OWNERS = 8  # more have it: as good as everyone
-_HORIZON = 100.0  # prompts per replica after which its account has faded to 1/e
+_HORIZON = 200.0  # prompts per replica after which its account has faded to 1/e
 _SMOOTHING = 1 / 16
 _RESCALE = 1e9
 _SPREAD = 0x9E3779B97F4A7C15  # odd; decorrelates the second home from the first
@@ -98,25 +99,22 @@ class _Shared(Generic[L]):
             self.engines = None
 
 
-class _Found(NamedTuple, Generic[L]):
-    """What the index knows of ``keys``: of the first ``known`` of them there is an entry for the
-    last one, and after the first ``common`` prompts differ."""
-
-    keys: Sequence[int]
-    known: int
-    entry: _Engine[L] | _Shared[L] | None
-    common: int
+# Keys; how many of them there is an entry for the last of, and it; after how many prompts differ.
+_Found: TypeAlias = tuple[Sequence[int], int, "_Engine[L] | _Shared[L] | None", int]
 
 
 class Affinity(Generic[L]):
     """The prefix affinity of one pool of interchangeable replicas. Not for several threads.
 
     ``capacity``: entries of the index. ``extents``: size in bytes, or any unit, of the first 0,
-    1, 2, ... blocks of a prompt.
+    1, 2, ... blocks of a prompt. ``room``: how much prompt all caches of the pool together hold,
+    in the same unit, None if it is not known; what they must have forgotten is forgotten here
+    too, and not counted on.
     """
 
     def __init__(self, capacity: int = CAPACITY, extents: Sequence[int] = EXTENTS) -> None:
         self.capacity = capacity
+        self.room: float | None = None
         self._extents = extents
         self._engines: dict[L, _Engine[L]] = {}
         self._ring: Ring[_Engine[L]] = Ring()
@@ -124,35 +122,41 @@ class Affinity(Generic[L]):
         # when that is full the old one is dropped whole.
         self._young: dict[int, _Engine[L] | _Shared[L]] = {}
         self._old: dict[int, _Engine[L] | _Shared[L]] = {}
+        self._filled = 0.0  # put into the caches since the young generation began
         self._mean_load = 0.0
         self._usual = float(extents[1])  # bytes that a prompt usually leaves to compute
         self._unit = 1.0  # what a byte weighs in the accounts now: they fade as it grows
         self._work = 0.0
-        self._found: _Found[L] | None = None
+        self._found: _Found[L] | None = None  # of the prompt chosen for last
 
     def __len__(self) -> int:
         """Entries of the index now."""
         return len(self._young) + len(self._old)
 
     def retain(self, targets: Collection[L]) -> None:
-        """``targets`` are the pool's replicas now, usable at the moment or not: forget others."""
-        gone = self._engines.keys() - set(targets)
-        for target in gone:
+        """``targets`` are the pool's replicas now, usable at the moment or not: forget others.
+
+        O(number of replicas); nothing to call per request.
+        """
+        for target in self._engines.keys() - set(targets):
             self._drop(target)
         for target in targets:
             if target not in self._engines:
-                # A new one starts with the mean, or it would be given everything.
-                share = self._work / len(self._engines) if self._engines else 0.0
-                engine = _Engine(target, share)
-                self._work += share
-                self._engines[target] = engine
-                self._ring.add(target.ident, engine)
+                self._add(target)
 
     def forget(self, target: L) -> None:
         """``target`` was restarted: its cache is empty."""
         if target in self._engines:
             self._drop(target)
-            self.retain([*self._engines, target])
+            self._add(target)
+
+    def _add(self, target: L) -> None:
+        """A new replica's account starts at the mean, or it would be given everything."""
+        share = self._work / len(self._engines) if self._engines else 0.0
+        engine = _Engine(target, share)
+        self._work += share
+        self._engines[target] = engine
+        self._ring.add(target.ident, engine)
 
     def _drop(self, target: L) -> None:
         engine = self._engines.pop(target)
@@ -169,8 +173,7 @@ class Affinity(Generic[L]):
     ) -> L | None:
         """The replica for a prompt of the blocks ``keys``, one of ``usable`` (a set) and none of
         ``excluded``; None: affinity has nothing to say, take the less loaded of two."""
-        items = self._ring.items
-        if not keys or not items:
+        if not keys or not self._engines:
             return None
         self._found = found = self._find(keys)
         _, known, entry, common = found
@@ -178,42 +181,50 @@ class Affinity(Generic[L]):
         usual = self._usual
         whole = self._extents[count] / usual
         rest = whole - self._extents[known] / usual
-        candidates: list[tuple[_Engine[L], float]] = []
+        options: list[tuple[_Engine[L], float]] = []
         if isinstance(entry, _Engine):
-            candidates.append((entry, rest))
+            if entry.target is not None:
+                options.append((entry, rest))
         elif entry is not None:
             if entry.engines is not None:
-                candidates += [(engine, rest) for engine in _two(entry.engines, rng)]
+                two = _two(entry.engines, rng)
+                options += [(owner, rest) for owner in two if owner.target is not None]
             elif common >= count:
                 return None
             else:
                 whole = rest
-        points = self._ring.points
+
+        points, items = self._ring.points, self._ring.items
         size = len(points)
         key = keys[common] if common < count else keys[-1]
-        candidates.append((items[bisect_right(points, key) - size], whole))
-        key = key * _SPREAD & _WORD
-        candidates.append((items[bisect_right(points, key) - size], whole + _NEXT_HOME_COST))
-        stranger = items[int(rng.random() * size)]
-        candidates.append((stranger, whole + _STRANGER_COST))
-        target = stranger.target
-        if target is not None and target in usable:
-            load = target.outstanding + target.penalty
+        index = int(rng.random() * size)
+        stranger = items[index]
+        options += (
+            (items[bisect_right(points, key) - size], whole),
+            (items[bisect_right(points, key * _SPREAD & _WORD) - size], whole + _NEXT_HOME_COST),
+            (stranger, whole + _STRANGER_COST),
+            (items[index - size // 2], whole + _STRANGER_COST),
+        )
+        if (target := stranger.target) in usable:
+            load = target.outstanding + target.penalty  # type: ignore[union-attr]
             self._mean_load += (load - self._mean_load) * _SMOOTHING
+        best = self._cheapest(options)
+        while best is not None and (best not in usable or best in excluded):
+            options = [option for option in options if option[0].target is not best]
+            best = self._cheapest(options)
+        return best
 
+    def _cheapest(self, options: list[tuple[_Engine[L], float]]) -> L | None:
+        """The best of these engines, given with what the prompt would cost there."""
         limit = self._mean_load * LOAD_FACTOR + LOAD_SLACK
-        per_work = _SHARE_COST / (usual * self._unit)
+        per_work = _SHARE_COST / (self._usual * self._unit)
         best: L | None = None
-        least = 0.0
-        for engine, cost in candidates:
+        least = inf
+        for engine, cost in options:
             target = engine.target
-            if target is None or target not in usable or target in excluded:
-                continue
-            load = target.outstanding + target.penalty
-            if load > limit:
-                continue
+            load = target.outstanding + target.penalty  # type: ignore[union-attr]
             total = cost + load * _LOAD_COST + engine.work * per_work
-            if best is None or total < least:
+            if total < least and load <= limit:
                 best, least = target, total
         return best
 
@@ -222,26 +233,28 @@ class Affinity(Generic[L]):
         engine = self._engines.get(target)
         if not keys or engine is None:
             return
+        room = self.room
+        if len(self._young) * 2 >= self.capacity or (room is not None and self._filled >= room):
+            self._old, self._young = self._young, {}
+            self._filled = 0.0
         found, self._found = self._found, None
-        if found is None or found.keys is not keys:
+        if found is None or found[0] is not keys:
             found = self._find(keys)
         _, known, entry, common = found
         count = len(keys)
         if known and known < count:
             self._went_on(keys[known - 1], known - common, entry)
-        cached = known
-        if entry is not engine and isinstance(entry, _Engine):
-            cached = 0
-        elif isinstance(entry, _Shared) and entry.engines is not None:
-            cached = known if engine in entry.engines else 0
-        self._charge(engine, cached, count)
+        self._charge(engine, known if _has(entry, engine) else 0, count)
+        young = self._young
         if common:
             self._own(keys[common - 1], engine)
         index, step = common, 1
         while index < count - 1:
-            self._own(keys[index], engine)
+            if young.get(keys[index]) is not engine:
+                self._own(keys[index], engine)
             index, step = index + step, step * 2
-        self._own(keys[count - 1], engine)
+        if young.get(keys[-1]) is not engine:
+            self._own(keys[-1], engine)
 
     def _find(self, keys: Sequence[int]) -> _Found[L]:
         young, old = self._young.get, self._old.get
@@ -253,8 +266,8 @@ class Affinity(Generic[L]):
                 if deepest is None:
                     known, deepest = index + 1, entry
                 if isinstance(entry, _Shared) and entry.differed >= _COMMON_AFTER:
-                    return _Found(keys, known, deepest, index + 1)
-        return _Found(keys, known, deepest, 0)
+                    return keys, known, deepest, index + 1
+        return keys, known, deepest, 0
 
     def _went_on(self, key: int, beyond: int, entry: _Engine[L] | _Shared[L] | None) -> None:
         """The index knows a prompt up to ``key``, ``beyond`` blocks past the common beginning,
@@ -268,30 +281,25 @@ class Affinity(Generic[L]):
             else:
                 shared = _Shared(entry)
                 shared.differed = 1
-                self._put(key, shared)
+                self._young[key] = shared
 
     def _own(self, key: int, engine: _Engine[L]) -> None:
         """``engine`` will have the prompt up to ``key``."""
-        entry = self._young.get(key) or self._old.get(key)
+        young = self._young
+        entry = young.get(key) or self._old.get(key)
         if entry is None or (isinstance(entry, _Engine) and entry.target is None):
             entry = engine
-        elif isinstance(entry, _Shared):
-            entry.add(engine)
         elif entry is not engine:
-            entry = _Shared(entry)
+            if isinstance(entry, _Engine):
+                entry = _Shared(entry)
             entry.add(engine)
-        self._put(key, entry)
-
-    def _put(self, key: int, entry: _Engine[L] | _Shared[L]) -> None:
-        young = self._young
         young[key] = entry
-        if len(young) * 2 >= self.capacity:
-            self._old, self._young = young, {}
 
     def _charge(self, engine: _Engine[L], cached: int, count: int) -> None:
         """The rest that fills no block costs about one more."""
         size = self._extents[count] - self._extents[cached] + self._extents[1]
         self._usual += (size - self._usual) * _SMOOTHING
+        self._filled += size
         work = size * self._unit
         engine.work += work
         self._work += work
@@ -301,6 +309,13 @@ class Affinity(Generic[L]):
                 each.work /= self._unit
             self._work /= self._unit
             self._unit = 1.0
+
+
+def _has(entry: _Engine[L] | _Shared[L] | None, engine: _Engine[L]) -> bool:
+    """Whether ``engine`` has the beginning of this entry."""
+    if isinstance(entry, _Shared):
+        return entry.engines is None or engine in entry.engines
+    return entry is engine
 
 
 def _two(engines: list[_Engine[L]], rng: random.Random) -> list[_Engine[L]]:

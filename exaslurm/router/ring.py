@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 T = TypeVar("T")
 
-_POINTS = 8  # Uneven arcs are evened out by the choice between several homes of a key.
+_POINTS = 4  # Uneven arcs are evened out by the choice between several homes of a key.
 
 
 class Ring(Generic[T]):
