@@ -40,6 +40,7 @@ def table_families(table: Table, admission: Admission) -> Iterator[Family]:
     yield Family(
         "exaslurm_router_waiting",
         "gauge",
-        "Requests that wait for a replica to have room",
-        samples=[((), (admission.waiting,))],
+        "Requests that wait for their turn at a replica",
+        ("model",),
+        [((name,), (model.waiting,)) for name, model in admission.figures().models.items()],
     )
