@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from exaslurm.errors import UserError
 from exaslurm.rundir import RunDir
 
 MAX_WORKERS = 64
-POLICIES = ("affinity", "power_of_two", "round_robin")
+POLICIES = ("affinity", "power_of_two")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,7 @@ class GatewayOptions:
 
 
 def parse(argv: Sequence[str] | None) -> GatewayOptions:
-    """The options of ``python -m exaslurm.gateway``. UserError for what does not go together;
-    SystemExit(2) for what argparse refuses."""
+    """The options of ``python -m exaslurm.gateway``. UserError for what they cannot be."""
     given = _parser().parse_args(argv)
     values = {name: value for name, value in vars(given).items() if value is not None}
     for name in ("engines_file", "uds", "tls_cert", "tls_key", "keys_file", "key_file"):
@@ -62,8 +62,13 @@ def parse(argv: Sequence[str] | None) -> GatewayOptions:
     return options
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m exaslurm.gateway", allow_abbrev=False)
+    parser = _Parser(prog="python -m exaslurm.gateway", allow_abbrev=False)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--run-dir", type=Path, help="the deployment's directory")
     what.add_argument("--engines-file", type=Path, help="a list of engines instead")
