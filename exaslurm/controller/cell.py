@@ -257,8 +257,17 @@ class Cell:
             seq=0,
             lease_s=LEASE_S,
             state_url=state_url,
-            replicas=tuple(replica.record() for replica in self.replicas.values()),
+            replicas=tuple(
+                replica.record(self._labels(replica.binding.node))
+                for replica in self.replicas.values()
+            ),
         )
+
+    def _labels(self, node: str) -> dict[str, str]:
+        """What routers shall know of a node: a retry goes to another switch."""
+        known = self.members.nodes.get(node)
+        switch = known.report.facts.switch if known and known.report else None
+        return {"switch": switch} if switch else {}
 
     def memory(self) -> ControllerMemory:
         """What the next controller of this job must know."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+from exaslurm.controller.view import router_view
 from exaslurm.core.cell import AgentReport
 from exaslurm.core.codec import dumps, loads
 from exaslurm.errors import AllocationError, StateError
@@ -70,8 +71,9 @@ class Surface:
         except AllocationError as error:
             return _error(409, str(error))
 
-    async def _get_state(self, _request: web.Request) -> web.Response:
-        return _json(dumps(self._state()))
+    async def _get_state(self, request: web.Request) -> web.Response:
+        state, seen = self._state(), request.query.get("router")
+        return _json(dumps(state if seen is None else router_view(state, seen)))
 
     async def _get_ray(self, _request: web.Request) -> web.Response:
         return _json(dumps(self._ray()))

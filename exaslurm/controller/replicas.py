@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exaslurm.core.binding import ReplicaBinding
@@ -220,8 +221,8 @@ class Replica:
             simulated=self.model.engine.kind == "simulated",
         )
 
-    def record(self) -> ReplicaRecord:
-        """For the registry."""
+    def record(self, labels: Mapping[str, str]) -> ReplicaRecord:
+        """For the registry; ``labels`` are those of its node."""
         return ReplicaRecord(
             id=self.id,
             model=self.binding.model,
@@ -234,6 +235,7 @@ class Replica:
             weight=self.shard.weight,
             priority=self.shard.priority,
             simulated=self.model.engine.kind == "simulated",
+            labels=labels,
         )
 
 

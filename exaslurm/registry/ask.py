@@ -1,4 +1,5 @@
-"""Short questions to an engine: a few GETs over one connection, as cheaply as asyncio can.
+"""Short questions to engines and controllers: a few GETs over one connection, as cheaply as
+asyncio can.
 
 A client library costs several times the CPU of the question itself, and a router over thousands of
 engines asks a hundred questions a second for as long as it lives.
@@ -19,7 +20,7 @@ MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
 
 class NoAnswer(Exception):
-    """The engine gave no (whole) answer. ``late``: it did not in time; it may only be slow."""
+    """There was no (whole) answer. ``late``: not in time; who was asked may only be slow."""
 
     def __init__(self, reason: str, *, late: bool = False) -> None:
         super().__init__(reason)
@@ -27,17 +28,19 @@ class NoAnswer(Exception):
 
 
 class Dialogue(asyncio.Protocol):
-    """One connection to an engine, and what is asked over it, one thing after the other.
+    """One connection, and what is asked over it, one thing after the other.
 
-    ``url`` is ``http://host:port`` or ``unix:/path``, ``key`` what the engine wants to be shown,
-    ``timeout_s`` the time for the whole dialogue.
+    ``url`` is ``http://host:port[/prefix]`` or ``unix:/path`` (else ValueError), ``key`` what is
+    to be shown, ``timeout_s`` the time for the whole dialogue.
     """
 
     def __init__(self, url: str, key: str | None, timeout_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._unix = url.removeprefix("unix:") if url.startswith("unix:") else None
         auth = "" if key is None else f"Authorization: Bearer {key}\r\n"
-        host = "localhost:0" if self._unix else url.removeprefix("http://")
+        rest = "localhost:0" if self._unix else url.removeprefix("http://")
+        host, slash, prefix = rest.partition("/")
+        self._prefix = (slash + prefix).rstrip("/").encode()
         name, _, port = host.rpartition(":")
         self._host, self._port = name.strip("[]"), int(port)
         self._tail = f" HTTP/1.1\r\nHost: {host}\r\n{auth}Accept: */*\r\n\r\n".encode()
@@ -61,7 +64,7 @@ class Dialogue(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._parts, self._size = [], 0
         self._waiter = self._loop.create_future()
-        self._transport.write(b"GET " + path.encode() + self._tail)
+        self._transport.write(b"GET " + self._prefix + path.encode() + self._tail)
         try:
             return await self._waiter
         finally:

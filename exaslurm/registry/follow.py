@@ -15,11 +15,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import aiohttp
-
-from exaslurm.core.cell import CellRecord
+from exaslurm.core.cell import CellRecord, EngineLoad
 from exaslurm.errors import ExaslurmError, RegistryError
-from exaslurm.registry.live import Replicas, from_record, from_state
+from exaslurm.registry.ask import Dialogue, NoAnswer
+from exaslurm.registry.live import (
+    NOTHING_TOLD,
+    Replicas,
+    Row,
+    Told,
+    from_record,
+    from_state,
+    load_of,
+)
 from exaslurm.registry.read import RecordReader
 from exaslurm.registry.replica import Listener, LoadListener, Replica
 from exaslurm.rundir import RunDir
@@ -30,6 +37,7 @@ log = logging.getLogger(__name__)
 RECORDS_EVERY_S = 2.0
 STATE_EVERY_S = 1.0
 SILENT_AFTER_S = 5.0
+LOADS_AGAIN_S = 5.0
 PROBE_EVERY_S = 5.0
 _FILE_TIMEOUT_S = 10.0
 _HTTP_TIMEOUT_S = 3.0
@@ -51,7 +59,9 @@ class Cell:
         self.replicas: Replicas = from_record(record)
         self.renewed_s = now_s
         self.heard_s: float | None = None
-        self.said: bytes = b""
+        self.told: Told = NOTHING_TOLD
+        self._rows_shown: list[Row | None] = []
+        self._loads_due_s = 0.0
         self.answering: dict[str, bool] = {}
         """By probes, while nobody else speaks for the replicas."""
 
@@ -61,28 +71,45 @@ class Cell:
         before, self.record = self.record, record
         if (record.generation, record.job_id) != (before.generation, before.job_id):
             self.replicas, self.renewed_s = from_record(record), now_s
-            self.heard_s, self.said = None, b""
+            self.heard_s, self.told = None, NOTHING_TOLD
             self.confirmed = True
             self.answering.clear()
             return
         if record.seq != before.seq:
             self.renewed_s = now_s
             self.confirmed = True
-        if record.replicas != before.replicas and not self.is_heard(now_s):
-            self.replicas = from_record(record)
+        if record.replicas != before.replicas:
+            self.told = NOTHING_TOLD  # weights are the record's: ask for the whole state again
+            if not self.is_heard(now_s):
+                self.replicas = from_record(record)
 
     def take_state(self, raw: bytes, now_s: float) -> bool:
         """The controller answered; true if that changes anything. RegistryError as of
         ``from_state``."""
-        fresh = self.replicas
-        if raw != self.said:
-            fresh = from_state(raw, self.record, self.replicas)
-        self.said, self.heard_s = raw, now_s
-        changed = fresh != self.replicas or bool(self.answering) or not self.confirmed
-        self.replicas = fresh
+        told = from_state(raw, self.record, self.replicas, self.told)
+        if told.ids != self.told.ids:
+            self._loads_due_s = now_s
+        self.told, self.heard_s = told, now_s
+        changed = bool(self.answering) or not self.confirmed
+        if told.replicas is not None:
+            changed = changed or told.replicas != self.replicas
+            self.replicas = told.replicas
         self.confirmed = True
         self.answering.clear()
         return changed
+
+    def fresh_loads(self, now_s: float) -> dict[str, EngineLoad]:
+        """Figures that are new since this was called last; all of them every few seconds."""
+        ids, rows, before = self.told.ids, self.told.rows, self._rows_shown
+        if now_s >= self._loads_due_s:
+            self._loads_due_s = now_s + LOADS_AGAIN_S
+            before = [None] * len(rows)
+        self._rows_shown = rows
+        return {
+            ident: load_of(row)
+            for ident, row, old in zip(ids, rows, before, strict=True)
+            if row is not None and row != old
+        }
 
     def is_heard(self, now_s: float) -> bool:
         return self.heard_s is not None and now_s - self.heard_s < SILENT_AFTER_S
@@ -134,6 +161,8 @@ class RegistryFollower:
         listener(self._shown)
 
     def subscribe_loads(self, listener: LoadListener) -> None:
+        """``listener`` is called each time a controller tells other figures than before, and with
+        all of a cell every few seconds as long as its controller answers."""
         self._load_listeners.append(listener)
 
     def recheck(self, replica: str) -> None:
@@ -163,26 +192,21 @@ class RegistryFollower:
 
     async def run(self) -> None:
         """Follow until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=_HTTP_TIMEOUT_S)
-        headers = {"Authorization": f"Bearer {self._key}"}
-        async with aiohttp.ClientSession(
-            headers=headers, timeout=timeout, trust_env=False
-        ) as session:
-            prober = asyncio.create_task(self._probe_orphans(session))
-            try:
-                while True:
-                    try:
-                        await self._read_records(session)
-                    except Exception:  # this loop must not end: new cells would never be seen
-                        log.exception("reading the registry")
-                    await asyncio.sleep(RECORDS_EVERY_S)
-            finally:
-                tasks = [prober, *self._askers.values()]
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        prober = asyncio.create_task(self._probe_orphans())
+        try:
+            while True:
+                try:
+                    await self._read_records()
+                except Exception:  # this loop must not end: new cells would never be seen
+                    log.exception("reading the registry")
+                await asyncio.sleep(RECORDS_EVERY_S)
+        finally:
+            tasks = [prober, *self._askers.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read_records(self, session: aiohttp.ClientSession) -> None:
+    async def _read_records(self) -> None:
         try:
             records = await self._files.run(self._reader.read, timeout_s=_FILE_TIMEOUT_S)
         except ExaslurmError as error:
@@ -199,19 +223,24 @@ class RegistryFollower:
             if cell is None:
                 log.info("cell %s: %d replicas on record", name, len(record.replicas))
                 self._cells[name] = cell = Cell(record, now_s)
-                self._askers[name] = asyncio.create_task(self._ask(session, cell))
+                self._askers[name] = asyncio.create_task(self._ask(cell))
             else:
                 cell.take_record(record, now_s)
         self._publish()
 
-    async def _ask(self, session: aiohttp.ClientSession, cell: Cell) -> None:
+    async def _ask(self, cell: Cell) -> None:
         """Ask one cell's controller again and again."""
         silent = False
         while True:
             try:
-                raw = await _get(session, cell.record.state_url.rstrip("/") + "/v1/state")
-                if cell.take_state(raw, self._clock()):
+                path = f"/v1/state?router={cell.told.tag}"
+                raw = await self._get(cell.record.state_url, path)
+                now_s = self._clock()
+                if cell.take_state(raw, now_s):
                     self._publish()
+                if self._load_listeners and (loads := cell.fresh_loads(now_s)):
+                    for listener in self._load_listeners:
+                        listener(loads)
                 if silent:
                     log.info("the controller of cell %s answers again", cell.record.cell)
                 silent = False
@@ -225,14 +254,14 @@ class RegistryFollower:
                 log.exception("cell %s", cell.record.cell)
             await asyncio.sleep(STATE_EVERY_S)
 
-    async def _probe_orphans(self, session: aiohttp.ClientSession) -> None:
+    async def _probe_orphans(self) -> None:
         """Ask the replicas of cells that nobody speaks for whether they live."""
         slots = asyncio.Semaphore(_PROBES_AT_ONCE)
 
         async def probe(cell: Cell, replica: Replica) -> None:
             async with slots:
                 # Not /health: it needs no key, so anybody's engine on that port would do.
-                alive = await _answers(session, replica.url.rstrip("/") + "/v1/models")
+                alive = await self._answers(replica.url, "/v1/models")
             cell.answering[replica.id] = alive
 
         while True:
@@ -264,21 +293,23 @@ class RegistryFollower:
                 log.info("the registry is readable again")
         self._trouble = trouble
 
+    async def _get(self, base_url: str, path: str) -> bytes:
+        try:
+            dialogue = Dialogue(base_url, self._key, _HTTP_TIMEOUT_S)
+        except ValueError:
+            raise RegistryError(f"{base_url!r} is not an address like http://HOST:PORT") from None
+        try:
+            status, raw = await dialogue.get(path)
+        except NoAnswer as error:
+            raise RegistryError(f"no answer from {base_url}: {error}") from None
+        finally:
+            dialogue.close()
+        if status != 200:
+            raise RegistryError(f"{base_url} answered {status}")
+        return raw
 
-async def _get(session: aiohttp.ClientSession, url: str) -> bytes:
-    try:
-        async with session.get(url) as answer:
-            if answer.status != 200:
-                raise RegistryError(f"{url} answered {answer.status}")
-            return await answer.read()
-    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
-        raise RegistryError(
-            f"no answer from {url}: {str(error) or type(error).__name__}"
-        ) from error
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    with contextlib.suppress(RegistryError):
-        await _get(session, url)
-        return True
-    return False
+    async def _answers(self, base_url: str, path: str) -> bool:
+        with contextlib.suppress(RegistryError):
+            await self._get(base_url, path)
+            return True
+        return False

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from exaslurm.core.cell import CellRecord, ReplicaRecord
+import orjson
+
+from exaslurm.core.cell import CellRecord, EngineLoad, ReplicaRecord
 from exaslurm.errors import RegistryError
 from exaslurm.registry.replica import Replica
 
 Replicas = dict[str, Replica]
+Row = list[Any]
+"""``running``, ``waiting`` and ``kv_use`` of an engine, as the controller wrote them."""
 
 # A controller that has just been started (again) does not know its replicas yet: what it says
 # of them then is no reason to leave one alone that answers.
 _KNOWS_LITTLE = frozenset(("nodes", "ray"))
 _NOT_KNOWN_YET = frozenset(("pending", "warming"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Told:
+    """What an answer of a controller tells.
+
+    ``replicas`` is None where they are the same as in the answer with this ``tag`` (empty: this
+    controller knows no tags); ``ids`` are theirs, in the order of ``rows`` (None: no figures).
+    """
+
+    replicas: Replicas | None
+    tag: str
+    ids: tuple[str, ...]
+    rows: list[Row | None]
+
+
+NOTHING_TOLD = Told(None, "", (), [])
 
 
 def from_record(record: CellRecord) -> Replicas:
@@ -35,37 +55,61 @@ def from_record(record: CellRecord) -> Replicas:
             weight=item.weight,
             priority=item.priority,
             simulated=item.simulated,
+            switch=item.labels.get("switch", ""),
         )
         for item in record.replicas
     }
 
 
-def from_state(raw: bytes, record: CellRecord, known: Mapping[str, Replica]) -> Replicas:
-    """The replicas that an answer to ``GET /v1/state`` tells of, given what was known before.
+def from_state(
+    raw: bytes, record: CellRecord, known: Mapping[str, Replica], before: Told = NOTHING_TOLD
+) -> Told:
+    """What an answer to ``GET /v1/state`` tells, given what was known and told before.
 
     Only the fields a router needs are looked at, so that cells of another version can be
     served. RegistryError if the answer is not that of the record's cell.
     """
     try:
-        data = json.loads(raw)
+        data = orjson.loads(raw)
         if data["deployment"] != record.deployment or data["cell"] != record.cell:
             raise RegistryError(
                 f"{record.state_url} is the controller of {data['deployment']}/{data['cell']}, "
                 f"not of {record.deployment}/{record.cell}"
             )
         phase = data["phase"]
+        tag = data.get("tag", "")
+        if "replicas" not in data and tag and tag == before.tag:
+            return Told(None, tag, before.ids, _rows(data["loads"], len(before.ids)))
+        items = data["replicas"]
+        ids = tuple(item["id"] for item in items)
+        loads = data["loads"] if tag else [_row(item.get("load")) for item in items]
+        rows = _rows(loads, len(ids))
         written = {item.id: item for item in record.replicas}
-        fresh = {
-            item["id"]: _replica(item, record.cell, written.get(item["id"]))
-            for item in data["replicas"]
-        }
-    except (ValueError, KeyError, TypeError) as error:
+        fresh = {item["id"]: _replica(item, record.cell, written.get(item["id"])) for item in items}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RegistryError(f"no cell state at {record.state_url}: {error!r}") from None
     if phase in _KNOWS_LITTLE:
-        for ident, before in known.items():
-            if before.ready and ident not in fresh:
-                fresh[ident] = before
-    return {ident: _settle(new, known.get(ident)) for ident, new in fresh.items()}
+        for ident, replica in known.items():
+            if replica.ready and ident not in fresh:
+                fresh[ident] = replica
+    replicas = {ident: _settle(new, known.get(ident)) for ident, new in fresh.items()}
+    return Told(replicas, tag, ids, rows)
+
+
+def load_of(row: Row) -> EngineLoad:
+    """Figures of an engine that is awake: of a sleeping one its replica tells."""
+    running, waiting, kv_use = row
+    return EngineLoad(running=int(running), waiting=int(waiting), kv_use=float(kv_use))
+
+
+def _rows(loads: list[Any], count: int) -> list[Row | None]:
+    if len(loads) != count:
+        raise ValueError(f"{len(loads)} figures for {count} replicas")
+    return loads
+
+
+def _row(load: Mapping[str, Any] | None) -> Row | None:
+    return None if load is None else [load["running"], load["waiting"], load["kv_use"]]
 
 
 def _settle(new: Replica, before: Replica | None) -> Replica:
@@ -78,7 +122,7 @@ def _settle(new: Replica, before: Replica | None) -> Replica:
 
 def _replica(item: Mapping[str, Any], cell: str, written: ReplicaRecord | None) -> Replica:
     state = item["state"]
-    load = item.get("load") or {}
+    load = item.get("load") or item
     return Replica(
         id=item["id"],
         cell=cell,
@@ -96,4 +140,5 @@ def _replica(item: Mapping[str, Any], cell: str, written: ReplicaRecord | None) 
         weight=written.weight if written else 1.0,
         priority=written.priority if written else 0,
         simulated=bool(item.get("simulated", False)),
+        switch=written.labels.get("switch", "") if written else "",
     )

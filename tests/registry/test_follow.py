@@ -6,20 +6,20 @@ import asyncio
 import contextlib
 import dataclasses
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from exaslurm.core.cell import CellRecord
+from exaslurm.core.cell import CellRecord, EngineLoad
 from exaslurm.registry import follow
 from exaslurm.registry.follow import RegistryFollower
 from exaslurm.registry.replica import Replica
 from exaslurm.registry.write import remove_record, write_record
 from exaslurm.rundir import RunDir
 
-from .test_live import record, state
+from .test_live import record, state, view
 
 KEY = "inner"
 
@@ -47,9 +47,11 @@ class Controller:
         self.status = 200
         self.asked = 0
         self.url = ""
+        self.query = ""
 
     async def handle(self, request: web.Request) -> web.Response:
         self.asked += 1
+        self.query = request.query["router"]
         if request.headers.get("Authorization") != f"Bearer {KEY}":
             return web.Response(status=401)
         return web.Response(body=self.body, status=self.status)
@@ -181,3 +183,21 @@ async def test_a_file_system_that_hangs_does_not_stop_live_state(
         controller.body = state("draining")
         await until(lambda: _taking(follower) == [False])
         event.set()
+
+
+async def test_figures_reach_the_router(run_dir: RunDir, controller: Controller) -> None:
+    write_record(run_dir, _record(controller, True))
+    controller.body = view("ready")
+    seen: dict[str, int] = {}
+
+    def take(loads: Mapping[str, EngineLoad]) -> None:
+        seen.update({ident: load.running for ident, load in loads.items()})
+
+    async with following(run_dir) as follower:
+        follower.subscribe_loads(take)
+        await until(lambda: seen == {"c000-r0000": 1})
+        await until(lambda: bool(controller.query))
+        shown = follower.replicas
+        controller.body = view("ready", seen=controller.query, running=5)
+        await until(lambda: seen == {"c000-r0000": 5})
+        assert follower.replicas is shown

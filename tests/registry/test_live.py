@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
 
+from exaslurm.controller.view import router_view
 from exaslurm.core.cell import (
     CellRecord,
     CellState,
@@ -15,10 +17,11 @@ from exaslurm.core.cell import (
     ReplicaRecord,
     ReplicaStatus,
 )
-from exaslurm.core.codec import dumps
+from exaslurm.core.codec import dumps, loads
 from exaslurm.errors import RegistryError
-from exaslurm.registry.follow import SILENT_AFTER_S, Cell
-from exaslurm.registry.live import from_record, from_state
+from exaslurm.registry.follow import LOADS_AGAIN_S, SILENT_AFTER_S, Cell
+from exaslurm.registry.live import Replicas, from_record
+from exaslurm.registry.live import from_state as read_state
 
 
 def record(*ready: bool, **changes: Any) -> CellRecord:
@@ -76,6 +79,12 @@ def state(*states: str, phase: str = "serving", **changes: Any) -> bytes:
         ),
     )
     return dumps(cell).encode()
+
+
+def from_state(raw: bytes, record: CellRecord, known: Replicas) -> Replicas:
+    replicas = read_state(raw, record, known).replicas
+    assert replicas is not None
+    return replicas
 
 
 def taking(replicas: dict[str, Any]) -> list[bool]:
@@ -174,3 +183,67 @@ class TestCell:
         cell.take_record(record(False, job_id="18"), 2.0)
         assert taking(cell.replicas) == [False]
         assert not cell.is_heard(2.0)
+
+
+def view(*states: str, seen: str = "", running: int = 1) -> bytes:
+    """What a controller answers to a router that has seen ``seen``."""
+    load = EngineLoad(running=running, waiting=0, kv_use=0.5)
+    cell = loads(CellState, state(*states, load=load), where="test")
+    return json.dumps(router_view(cell, seen)).encode()
+
+
+def whole(*states: str, seen: str = "", running: int = 1) -> bytes:
+    """What one of before there were views answers."""
+    return state(*states, load=EngineLoad(running=running, waiting=0, kv_use=0.5))
+
+
+class TestLoads:
+    @pytest.mark.parametrize("answer", [view, whole])
+    def test_changed_figures_are_told_at_once_and_all_of_them_again(self, answer: Any) -> None:
+        cell = Cell(record(True, True), 0.0)
+        cell.take_state(answer("ready", "ready"), 1.0)
+        both = {f"c000-r000{i}": EngineLoad(running=1, waiting=0, kv_use=0.5) for i in range(2)}
+        assert cell.fresh_loads(1.0) == both
+        before = cell.replicas
+        assert not cell.take_state(answer("ready", "ready", seen=cell.told.tag), 2.0)
+        assert cell.replicas == before
+        assert cell.fresh_loads(2.0) == {}
+        cell.take_state(answer("ready", "ready", seen=cell.told.tag, running=3), 3.0)
+        assert {load.running for load in cell.fresh_loads(3.0).values()} == {3}
+        assert len(cell.fresh_loads(1.0 + LOADS_AGAIN_S)) == 2
+
+    def test_figures_go_with_their_replicas(self) -> None:
+        cell = Cell(record(True), 0.0)
+        cell.take_state(view("ready"), 1.0)
+        assert set(cell.fresh_loads(1.0)) == {"c000-r0000"}
+        cell.take_state(view("ready", "ready", seen=cell.told.tag), 2.0)
+        assert set(cell.fresh_loads(2.0)) == {"c000-r0000", "c000-r0001"}
+
+    def test_a_new_word_of_the_record_is_asked_for_whole(self) -> None:
+        """Weights are the record's."""
+        cell = Cell(record(True), 0.0)
+        cell.take_state(view("ready"), 1.0)
+        assert cell.told.tag
+        heavier = dataclasses.replace(record(True).replicas[0], weight=3.0)
+        cell.take_record(record(seq=2, replicas=(heavier,)), 1.5)
+        assert not cell.told.tag
+        cell.take_state(view("ready", seen=cell.told.tag), 2.0)
+        assert [item.weight for item in cell.replicas.values()] == [3.0]
+
+    def test_figures_that_do_not_fit_are_refused(self) -> None:
+        answer = json.loads(view("ready"))
+        answer["loads"] = []
+        with pytest.raises(RegistryError, match="0 figures for 1 replicas"):
+            read_state(json.dumps(answer).encode(), record(True), {})
+
+    def test_an_answer_without_replicas_to_one_who_knows_none_is_refused(self) -> None:
+        tag = json.loads(view("ready"))["tag"]
+        with pytest.raises(RegistryError, match="replicas"):
+            read_state(view("ready", seen=tag), record(True), {})
+
+
+def test_the_switch_comes_with_the_record() -> None:
+    (item,) = record(True).replicas
+    made = record(replicas=(dataclasses.replace(item, labels={"switch": "s1"}),))
+    assert from_record(made)[item.id].switch == "s1"
+    assert from_state(state("ready"), made, {})[item.id].switch == "s1"

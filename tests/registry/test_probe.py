@@ -43,7 +43,7 @@ async def polling(engines: EnginesFile, **settings: Any) -> AsyncIterator[Polled
         assert not source._tasks
 
 
-async def until(what: Callable[[], bool], timeout_s: float = 5) -> None:
+async def until(what: Callable[[], bool], timeout_s: float = 15) -> None:
     deadline_s = asyncio.get_running_loop().time() + timeout_s
     while not what():
         assert asyncio.get_running_loop().time() < deadline_s

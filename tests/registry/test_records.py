@@ -8,6 +8,7 @@ import pytest
 
 from exaslurm.core.cell import CellRecord, ReplicaRecord
 from exaslurm.errors import LeaseLost, StateError
+from exaslurm.registry import read
 from exaslurm.registry.read import RecordReader, read_records
 from exaslurm.registry.write import remove_record, write_record
 from exaslurm.rundir import RunDir
@@ -93,3 +94,24 @@ def test_only_its_own_job_removes_a_record(run_dir: RunDir) -> None:
     assert not remove_record(run_dir, "c000", job_id="16")
     assert remove_record(run_dir, "c000", job_id="17")
     assert read_records(run_dir) == []
+
+
+def test_a_new_number_alone_is_read_cheaply(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router reads all records every few seconds; most of them say the same again."""
+    write_record(run_dir, RECORD)
+    reader = RecordReader(run_dir)
+    first = reader.read()["c000"]
+
+    def parse(*_: object) -> None:
+        raise AssertionError("parsed as a whole")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(read, "_parse", parse)
+        write_record(run_dir, dataclasses.replace(RECORD, seq=2))
+        second = reader.read()["c000"]
+    assert second == dataclasses.replace(RECORD, seq=2)
+    assert second.replicas is first.replicas
+    write_record(run_dir, dataclasses.replace(RECORD, seq=3, lease_s=9.0))
+    assert reader.read()["c000"].lease_s == 9.0
