@@ -107,9 +107,9 @@ def test_a_new_number_alone_is_read_cheaply(
     def parse(*_: object) -> None:
         raise AssertionError("parsed as a whole")
 
+    write_record(run_dir, dataclasses.replace(RECORD, seq=2))
     with monkeypatch.context() as patched:
         patched.setattr(read, "_parse", parse)
-        write_record(run_dir, dataclasses.replace(RECORD, seq=2))
         second = reader.read()["c000"]
     assert second == dataclasses.replace(RECORD, seq=2)
     assert second.replicas is first.replicas
