@@ -18,10 +18,6 @@ from exaslurm.router.protocol import protocol_factory
 
 # Longer than clients keep idle connections, so that none is closed as it is used again.
 _KEEP_ALIVE_S = 75
-# How long idle connections are left open when another process takes new ones: their clients' next
-# requests are answered with "Connection: close". A client that was cut off instead would see an
-# error if it sent at that moment.
-_LEAVE_S = 3.0
 _PAUSE_S = 0.02
 
 
@@ -57,6 +53,7 @@ class Server(uvicorn.Server):
             )
         )
         self.succeeded = False
+        self._drain_s = drain_s
         self._listeners = listeners
         self._tls = tls
         self._on_ready = on_ready
@@ -90,6 +87,8 @@ class Server(uvicorn.Server):
         await self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, finish the requests at hand. With a successor, clients are
+        told at their next request that the connection ends; else idle ones are closed at once."""
         for server in self.servers:
             server.close()
         if self.succeeded:
@@ -99,9 +98,10 @@ class Server(uvicorn.Server):
     async def _let_clients_go(self) -> None:
         connections: set[Any] = self.server_state.connections
         for connection in list(connections):
-            if leave := getattr(connection, "leave", None):
-                leave()
-        deadline = time.monotonic() + _LEAVE_S
+            connection.leave()
+        deadline = time.monotonic() + self._drain_s
         # As uvicorn does: a set says nothing when it becomes empty.
         while connections and not self.force_exit and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
+        # That was the time for all of it.
+        self.config.timeout_graceful_shutdown = 1

@@ -29,7 +29,8 @@ from exaslurm.router.routes import BY_PATH
 # Long prompts are in the body. A million bytes of header fields are no request of a client's.
 MAX_HEAD_BYTES = 1024 * 1024
 HEAD_TIMEOUT_S = 60.0
-# How long a client whose body is refused may go on sending, so that it can read why.
+# How long a client whose body is refused may go on sending, so that it can read why; and how long
+# one is waited for that shall not ask here again.
 LINGER_S = 5.0
 
 _UPGRADE_FIELDS = frozenset((b"connection", b"http2-settings", b"upgrade"))
@@ -239,6 +240,12 @@ class RouterProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         self._ends = True
 
+    def leave(self) -> None:
+        """Another process serves from now on. The next request on this connection is still
+        answered, and told that it is the last one; a client cut off without that word could be
+        about to send one. If none comes for a while, the connection is closed."""
+        self._ends = True
+
     def sweep(self, now_s: float) -> None:
         """Time has passed: has this connection anything to say?"""
         waits_s = now_s - self._waits_since_s
@@ -250,8 +257,14 @@ class RouterProtocol(HttpToolsProtocol):
                 if waits_s > HEAD_TIMEOUT_S:
                     message = f"the head of the request was not whole within {HEAD_TIMEOUT_S:g} s"
                     self._refuse(408, message)
-            elif waits_s > (self.timeout_keep_alive if self._has_asked else HEAD_TIMEOUT_S):
+            elif waits_s > self._patience_s():
                 self.transport.close()
+
+    def _patience_s(self) -> float:
+        """How long the client may take to send a request."""
+        if self._ends:
+            return LINGER_S
+        return float(self.timeout_keep_alive) if self._has_asked else HEAD_TIMEOUT_S
 
     def _is_free(self) -> bool:
         """Whether no request is under way on this connection."""
