@@ -16,8 +16,9 @@ class Replica:
     ``ready`` is what its cell says; ``draining`` and ``sleeping`` replicas live but shall get
     nothing new. ``url`` is the engine's base address. ``cause`` tells why it is not ready.
     ``version`` is that of its model (empty: there is one only), ``switch`` the failure domain above
-    its node (empty: not known). ``key`` is the engine's own, where it is not the deployment's; ``engine_model`` the one name that the engine
-    knows its model by, where it does not know its served names.
+    its node (empty: not known). ``key`` is the engine's own, where it is not the deployment's;
+    ``engine_model`` the one name that the engine knows its model by, where it does not know its
+    served names.
     """
 
     id: str

@@ -39,6 +39,7 @@ class Watched:
         self._names: tuple[str, ...] = engine.served_names
         self._root = ""
         self._max_model_len: int | None = None
+        self._engine_model = ""
         self._warned = False
         self.replica = self._replica("unchecked", "it was not asked yet")
 
@@ -115,11 +116,19 @@ class Watched:
         self._root = root if _is_name(root) else names[0]
         if not self.engine.served_names:
             self._names = names
-        elif not self._warned and not set(self.engine.served_names) <= set(names):
-            self._warned = True
-            listed = ", ".join(self.engine.served_names)
-            log.warning("engine %s is listed with %s: it serves %s", self.engine.id, listed, names)
+        else:
+            self._compare(set(self.engine.served_names), names)
         return None
+
+    def _compare(self, listed: set[str], served: tuple[str, ...]) -> None:
+        """A list may give an engine's model another name; several of which it knows but some are
+        more likely a mistake."""
+        known = listed & set(served)
+        self._engine_model = "" if known else served[0]
+        if known and known != listed and not self._warned:
+            self._warned = True
+            missing, names = ", ".join(sorted(listed - known)), ", ".join(served)
+            log.warning("engine %s does not serve %s, but %s", self.engine.id, missing, names)
 
     def _replica(self, state: str, cause: str | None) -> Replica:
         engine = self.engine
@@ -139,6 +148,7 @@ class Watched:
             version=engine.version,
             switch=engine.switch,
             key=engine.key,
+            engine_model=self._engine_model,
         )
 
 

@@ -86,6 +86,15 @@ async def test_names_of_the_list_win() -> None:
     async with started() as engine, polling(_list(engine, served_names=("mine",))) as source:
         await until(lambda: _taking(source) == [True])
         assert source.replicas[0].served_names == ("mine",)
+        assert source.replicas[0].engine_model == "chat"
+
+
+async def test_names_that_an_engine_does_not_know(caplog: pytest.LogCaptureFixture) -> None:
+    names = ("chat", "chta")
+    async with started() as engine, polling(_list(engine, served_names=names)) as source:
+        await until(lambda: _taking(source) == [True])
+        assert source.replicas[0].engine_model == ""
+    assert "engine e0 does not serve chta, but chat" in caplog.text
 
 
 async def test_new_names_are_noticed() -> None:
