@@ -194,8 +194,13 @@ class Audit:
         while count:
             offset_s = self._clock() - time.monotonic()
             part = min(count, _SLICE)
-            for _ in range(part):
-                self._append(pending.popleft(), offset_s)
+            try:
+                for _ in range(part):
+                    writer.append(_record(pending.popleft(), offset_s))
+                    self._recorded += 1
+            except BaseException:
+                self._spoilt += 1
+                raise
             count -= part
             if writer.buffered_bytes >= _WRITE_AT_BYTES:
                 writer.ready()
@@ -205,14 +210,6 @@ class Audit:
             writer.gap(missing - self._told)
             self._told = missing
         writer.flush()
-
-    def _append(self, pending: _Pending, offset_s: float) -> None:
-        try:
-            self._writer.append(_record(pending, offset_s))
-        except BaseException:
-            self._spoilt += 1
-            raise
-        self._recorded += 1
 
 
 def _record(pending: _Pending, offset_s: float) -> dict[str, Any]:
@@ -235,8 +232,9 @@ def _record(pending: _Pending, offset_s: float) -> dict[str, Any]:
         "stream": stream,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
-        "duration_ms": round((ended_s - started_s) * 1000, 3),
-        "ttft_ms": None if first_byte_s is None else round((first_byte_s - started_s) * 1000, 3),
+        # To the microsecond; round() would take as long as the code of the chain.
+        "duration_ms": int((ended_s - started_s) * 1e6) / 1000,
+        "ttft_ms": None if first_byte_s is None else int((first_byte_s - started_s) * 1e6) / 1000,
         "bytes_in": bytes_in,
         "bytes_out": bytes_out,
         "retries": retries,

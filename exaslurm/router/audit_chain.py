@@ -1,8 +1,8 @@
 """The form of the audit log on disk: records in a chain, its files, and the head that ends it.
 
 A record is one line of JSON whose last field, ``mac``, is HMAC-SHA256 over the ``mac`` of the line
-before and the rest of this one. A chain goes on over its files and over restarts of its writer;
-its head file names the last record, so that a cut at the end shows, too.
+before, as it stands there, and the rest of this one. A chain goes on over its files and over
+restarts of its writer; its head file names the last record, so that a cut at the end shows, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-GENESIS = bytes(32)
+GENESIS = b"0" * 64
 _HEAD_SCHEMA = "exaslurm/audit-head/1"
 # One write of a fixed size replaces the whole head, and needs no new block on a full disk.
 _HEAD_BYTES = 1024
@@ -44,20 +44,24 @@ class Sealer:
         padded = key.ljust(64, b"\0")
         self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in padded))
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))
-        self.key_id = self.mac(b"key", b"id").hex()[:16] if key else "none"
+        self.key_id = self.mac(b"key", b"id").decode()[:16] if key else "none"
 
     def mac(self, previous: bytes, body: bytes) -> bytes:
+        """64 hex digits."""
         inner = self._inner.copy()
         inner.update(previous + body)
         outer = self._outer.copy()
         outer.update(inner.digest())
-        return outer.digest()
+        return outer.hexdigest().encode()
 
     def seal(self, previous: bytes, record: Mapping[str, Any]) -> tuple[bytes, bytes]:
         """The line of a record, and its code."""
-        body = _json(record)
+        try:
+            body = orjson.dumps(record)
+        except TypeError:  # text that is not Unicode, or a number of more than 64 bits
+            body = orjson.dumps({name: _plain(value) for name, value in record.items()})
         mac = self.mac(previous, body)
-        return b'%b,"mac":"%b"}\n' % (body[:-1], mac.hex().encode()), mac
+        return b'%b,"mac":"%b"}\n' % (body[:-1], mac), mac
 
 
 def unseal(line: bytes) -> tuple[bytes, bytes] | None:
@@ -65,7 +69,7 @@ def unseal(line: bytes) -> tuple[bytes, bytes] | None:
     tail = _TAIL.fullmatch(line, max(0, len(line) - _TAIL_BYTES))
     if tail is None:
         return None
-    return line[: tail.start()] + b"}", bytes.fromhex(tail[1].decode())
+    return line[: tail.start()] + b"}", tail[1]
 
 
 def record_of(body: bytes) -> dict[str, Any] | None:
@@ -96,7 +100,7 @@ class Head:
             "schema": _HEAD_SCHEMA,
             "chain": self.chain,
             "seq": self.seq,
-            "last": self.mac.hex(),
+            "last": self.mac.decode(),
             "file": self.file,
             "offset": self.offset,
             "lost": self.lost,
@@ -113,7 +117,7 @@ class Head:
         found = orjson.loads(parts[0])
         if found["schema"] != _HEAD_SCHEMA or found["chain"] != chain:
             return None
-        mac = bytes.fromhex(found["last"])
+        mac = found["last"].encode()
         seq, file, offset, lost = (found[name] for name in ("seq", "file", "offset", "lost"))
         return cls(chain=chain, seq=seq, mac=mac, file=file, offset=offset, lost=lost)
 
@@ -161,13 +165,6 @@ def file_path(directory: Path, chain: str, seq: int, now_s: float) -> Path:
     a writer that died before its first record apart from the next one."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_s))
     return directory / f"{chain}.{seq:012}.{stamp}-{int(now_s * 1000) % 1000:03}.jsonl"
-
-
-def _json(record: Mapping[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(record)
-    except TypeError:  # text that is not Unicode, or a number of more than 64 bits
-        return orjson.dumps({name: _plain(value) for name, value in record.items()})
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,10 +161,9 @@ class _Check:
         previous = record.get("previous")
         if record.get("kind") != "open" or not isinstance(previous, str):
             return
-        with contextlib.suppress(ValueError):
-            self._tip = bytes.fromhex(previous)
-            self.report.seq = record["seq"] - 1
-            self._late = (*self._place, self.report.seq)
+        self._tip = previous.encode()
+        self.report.seq = record["seq"] - 1
+        self._late = (*self._place, self.report.seq)
 
     def _is_followed_by(self, seq: int, mac: bytes, line: bytes) -> bool:
         parts = unseal(line)
@@ -213,7 +211,7 @@ class _Check:
 
     def _end(self, chain: ChainFiles) -> None:
         report = self.report
-        report.mac = self._tip.hex() if report.seq else ""
+        report.mac = self._tip.decode() if report.seq else ""
         if self._late is not None:
             path, line, missing = self._late
             if self._pruned < missing:

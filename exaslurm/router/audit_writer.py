@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from exaslurm import __version__
 from exaslurm.errors import StateError
@@ -38,12 +38,10 @@ from exaslurm.router.audit_chain import (
 from exaslurm.util.files import PRIVATE_FILE, make_private_dir
 
 MAX_CHAINS = 1024
-_WRITE_BYTES = 1024 * 1024
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
-@dataclass(frozen=True, slots=True)
-class _Tip:
+class _Tip(NamedTuple):
     """The last record of a chain."""
 
     seq: int = 0
@@ -111,9 +109,9 @@ class ChainWriter:
     def append(self, record: dict[str, Any], weight: int = 1) -> None:
         """Add a record for ``weight`` requests to what ``flush`` will write. It has a key ``seq``
         for its number. Memory only."""
-        seq = self._tip.seq + 1
-        record["seq"] = seq
-        line, mac = self._sealer.seal(self._tip.mac, record)
+        last, previous = self._tip
+        record["seq"] = seq = last + 1
+        line, mac = self._sealer.seal(previous, record)
         self._tip = _Tip(seq, mac)
         self._buffer += line
         self._weights.append(weight)
@@ -124,12 +122,16 @@ class ChainWriter:
         if file is None:
             return
         while self._buffer:
-            written = os.write(file.fd, self._buffer[:_WRITE_BYTES])
-            for _ in range(self._buffer.count(b"\n", 0, written)):
-                self._weights.popleft()
-            del self._buffer[:written]
-            file.size_bytes += written
+            written = os.write(file.fd, self._buffer)
             self._head_is_old = True
+            file.size_bytes += written
+            if written == len(self._buffer):
+                self._weights.clear()
+                self._buffer.clear()
+            else:
+                for _ in range(self._buffer.count(b"\n", 0, written)):
+                    self._weights.popleft()
+                del self._buffer[:written]
         if self._head_is_old:
             # In this order: the head must not promise what a power failure takes away.
             os.fdatasync(file.fd)
@@ -236,13 +238,12 @@ class ChainWriter:
                 parts = unseal(file.readline())
             record = record_of(parts[0]) if parts else None
             previous = record.get("previous") if record else None
-            if record is None or not isinstance(previous, str) or len(previous) != 64:
+            if record is None or not isinstance(previous, str):
                 continue
-            with contextlib.suppress(ValueError):
-                before = _Tip(record["seq"] - 1, bytes.fromhex(previous))
-                tip = self._walk(path, 0, before)
-                if tip is not before:
-                    return tip
+            before = _Tip(record["seq"] - 1, previous.encode())
+            tip = self._walk(path, 0, before)
+            if tip is not before:
+                return tip
         return _Tip()
 
     def _walk(self, path: Path, offset: int, tip: _Tip) -> _Tip:
@@ -267,7 +268,7 @@ class ChainWriter:
             self._event(
                 "open",
                 chain=self._chain,
-                previous=self._tip.mac.hex(),
+                previous=self._tip.mac.decode(),
                 reason=reason,
                 head=head,
                 host=self._host,
