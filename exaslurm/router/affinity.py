@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from math import inf
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -27,19 +27,15 @@ from exaslurm.router.ring import Ring
 
 
 class Loaded(Protocol):
-    """What the choice looks at: ``outstanding`` requests sent there and not finished, ``penalty``
-    for everything else that makes it slow, in requests too."""
+    """What the choice looks at. ``outstanding``: requests that this router sent there and that are
+    not finished; ``penalty``: what else weighs on it, in requests (finite)."""
+
+    outstanding: int
+    penalty: float
 
     @property
     def ident(self) -> str:
         """Its name, the same in every router."""
-        ...
-
-    @property
-    def outstanding(self) -> int: ...
-
-    @property
-    def penalty(self) -> float: ...
 
 
 L = TypeVar("L", bound=Loaded)
@@ -126,6 +122,7 @@ class Affinity(Generic[L]):
         self._mean_load = 0.0
         self._usual = float(extents[1])  # bytes that a prompt usually leaves to compute
         self._unit = 1.0  # what a byte weighs in the accounts now: they fade as it grows
+        self._growth = 1.0  # of the unit, per prompt
         self._work = 0.0
         self._found: _Found[L] | None = None  # of the prompt chosen for last
 
@@ -143,6 +140,7 @@ class Affinity(Generic[L]):
         for target in targets:
             if target not in self._engines:
                 self._add(target)
+        self._growth = 1 + 1 / (_HORIZON * max(1, len(self._engines)))
 
     def forget(self, target: L) -> None:
         """``target`` was restarted: its cache is empty."""
@@ -169,10 +167,14 @@ class Affinity(Generic[L]):
         keys: Sequence[int],
         usable: Container[L],
         rng: random.Random,
-        excluded: Collection[L] = (),
+        tried: Collection[L] = (),
+        fits: Callable[[L], bool] | None = None,
     ) -> L | None:
-        """The replica for a prompt of the blocks ``keys``, one of ``usable`` (a set) and none of
-        ``excluded``; None: affinity has nothing to say, take the less loaded of two."""
+        """The replica for a prompt of the blocks ``keys``: one of ``usable`` (a set), none of
+        ``tried``, and one that ``fits``, if only some can serve it.
+
+        None: affinity has nothing to say; take the less loaded of two.
+        """
         if not keys or not self._engines:
             return None
         self._found = found = self._find(keys)
@@ -209,7 +211,9 @@ class Affinity(Generic[L]):
             load = target.outstanding + target.penalty  # type: ignore[union-attr]
             self._mean_load += (load - self._mean_load) * _SMOOTHING
         best = self._cheapest(options)
-        while best is not None and (best not in usable or best in excluded):
+        while best is not None and (
+            best not in usable or best in tried or (fits is not None and not fits(best))
+        ):
             options = [option for option in options if option[0].target is not best]
             best = self._cheapest(options)
         return best
@@ -303,7 +307,7 @@ class Affinity(Generic[L]):
         work = size * self._unit
         engine.work += work
         self._work += work
-        self._unit *= 1 + 1 / (_HORIZON * len(self._engines))
+        self._unit *= self._growth
         if self._unit > _RESCALE:
             for each in self._engines.values():
                 each.work /= self._unit
