@@ -14,6 +14,7 @@ from exaslurm.router.call import Call
 from exaslurm.router.errors import RequestError
 from exaslurm.router.events import MAX_HELD_BYTES, EventStream, cut, is_engine_error
 from exaslurm.router.headers import Headers, head_to_client
+from exaslurm.router.hedge import Hedge
 from exaslurm.router.relay import Body, Events
 from exaslurm.router.table import Target
 from exaslurm.router.upstream import Connection, Request
@@ -66,6 +67,7 @@ class Answering(Call, ABC):
         "_client",
         "_forwarded",
         "_handle",
+        "_hedge",
         "_held",
         "_relay",
         "_router",
@@ -98,6 +100,7 @@ class Answering(Call, ABC):
         self._any_origin = any_origin
         self._target: Target | None = None
         self._handle: Request | None = None
+        self._hedge: Hedge | None = None
         self._relay: Events | Body | None = None
         self._held = b""
         self._body = b""
@@ -135,6 +138,8 @@ class Answering(Call, ABC):
                 connection.transport.pause_reading()
         elif state == SENT:
             if connection.head_done:
+                if self._hedge is not None:
+                    self._drop_hedge()
                 self._handle = connection
                 self._held = connection.body()
                 self._judge(connection, data)
@@ -349,8 +354,35 @@ class Answering(Call, ABC):
         self._judged(healthy=False, fatal=fatal)
         self._held = b""
         self._handle = None
+        if self._hedge is not None:
+            self._adopt(self._hedge)
+            return
         self.state = WAITING
         self._try_another(refusal)
+
+    def _hedge_won(self, hedge: Hedge, connection: Connection, data: bytes) -> None:
+        """The second replica answers first."""
+        self._let_go()
+        self._adopt(hedge)
+        self.received(connection, data)
+
+    def _hedge_lost(self) -> None:
+        self._hedge = None
+
+    def _adopt(self, hedge: Hedge) -> None:
+        """The second attempt is the only one now."""
+        self._hedge = None
+        self._handle = hedge.request
+        self._target = hedge.target
+        self.replica = hedge.target.ident
+        self.sent_s = hedge.sent_s
+        self.state = SENT
+        hedge.hand_to(self)
+
+    def _drop_hedge(self) -> None:
+        hedge, self._hedge = self._hedge, None
+        if hedge is not None:
+            hedge.drop()
 
     def _hand_back(self, connection: Connection) -> None:
         """The connection is not needed any more; it may serve others if the answer is whole."""

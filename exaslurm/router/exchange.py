@@ -26,9 +26,11 @@ from exaslurm.router.headers import (
     own_head,
     usable_request_id,
 )
+from exaslurm.router.hedge import Hedge
 from exaslurm.router.parse import peek
 from exaslurm.router.rewrite import replace_model
 from exaslurm.router.table import Group, Target
+from exaslurm.router.upstream import Receiver, Request
 
 if TYPE_CHECKING:
     from exaslurm.router.router import Router
@@ -47,6 +49,7 @@ class Exchange(Answering):
         "_fields",
         "_group",
         "_headers",
+        "_hedged",
         "_keys",
         "_last",
         "_parts",
@@ -98,6 +101,7 @@ class Exchange(Answering):
         self._keys: Sequence[int] = ()
         self._tokens = 0
         self._sends = 0
+        self._hedged = False
         self._last: Refusal | None = None
         router.began(self)
         try:
@@ -211,7 +215,7 @@ class Exchange(Answering):
         found.outstanding += 1
         self.state = SENT
         self.sent_s = self.moved_s = time.monotonic()
-        self._send(found)
+        self._handle = self._send_to(found, self)
 
     def _next(self) -> Target | None:
         """The replica for this attempt; None if there shall be none."""
@@ -252,7 +256,24 @@ class Exchange(Answering):
             return False
         return not last.sent or self._router.budget.spend(now_s)
 
-    def _send(self, target: Target) -> None:
+    def hedge(self) -> None:
+        """The answer is slow to come: ask a second replica, once."""
+        if self._hedged or self._pinned is not None:
+            return
+        self._hedged = True
+        router = self._router
+        assert self._group is not None
+        now_s = time.monotonic()
+        found = router.table.pick(self._group, now_s, self._tried, key_name=self.key.name)
+        if found is None or not router.budget.spend(now_s):
+            return
+        target = found[0]
+        router.metrics.retried("hedge")
+        self._tried = (*self._tried, target)
+        self._hedge = hedge = Hedge(target, router.table, self._hedge_won, self._hedge_lost)
+        hedge.request = self._send_to(target, hedge)
+
+    def _send_to(self, target: Target, receiver: Receiver) -> Request:
         endpoint = target.endpoint
         body, rest = self._body, self._forwarded
         name = target.replica.engine_model
@@ -266,7 +287,7 @@ class Exchange(Answering):
             endpoint.auth,
             rest,
         )
-        self._handle = self._router.upstream.send(self, endpoint, head, body)
+        return self._router.upstream.send(receiver, endpoint, head, body)
 
     def _try_another(self, refusal: Refusal) -> None:
         self._sends += refusal.sent
@@ -338,6 +359,8 @@ class Exchange(Answering):
             if self.completion_tokens is not None:
                 used = (self.prompt_tokens or 0) + self.completion_tokens
             self._router.admission.leave(self, used)
+        if self._hedge is not None:
+            self._drop_hedge()
         self._parts = []
         self._body = self._forwarded = self._held = b""
         self._router.ended(self)

@@ -243,6 +243,7 @@ class Router:
 
     def _time_out(self, now_s: float) -> None:
         config = self.config
+        hedge_s = config.hedge_after_s
         for exchange in list(self.active):
             idle_s = now_s - exchange.moved_s
             state = exchange.state
@@ -250,6 +251,8 @@ class Router:
                 if idle_s > config.first_byte_timeout_s:
                     message = f"no answer within {config.first_byte_timeout_s:g} s"
                     exchange.timed_out(message)
+                elif hedge_s is not None and now_s - exchange.sent_s > hedge_s:
+                    exchange.hedge()
             elif state == PASSING:
                 if exchange.client_paused:
                     if idle_s > config.slow_client_timeout_s:

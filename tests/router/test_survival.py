@@ -349,3 +349,19 @@ def _connections(port: int) -> int:
     with open("/proc/net/tcp", encoding="ascii") as table:
         rows = [line.split() for line in table][1:]
     return sum(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+def test_a_slow_answer_is_asked_for_twice_if_that_is_wanted(make_router: MakeRouter) -> None:
+    stuck = ("--prefill-tokens-per-s", "0.001")
+    with engines(stuck, ("--decode-tokens-per-s", "500")) as (slow, fast):
+        router = make_router(slow, fast, hedge_after_s=0.3)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit(ask, router, stream=number % 2 == 0) for number in range(8)]
+            answers = [future.result(timeout=10) for future in asked]
+        assert [answer.status_code for answer in answers] == [200] * 8
+        assert {answer.headers["x-exaslurm-replica"] for answer in answers} == {"c000-r0001"}
+        assert metric(router, r'retries_total\{reason="hedge"\}') >= 1
+        # Who was too slow has been told to stop, and is not to blame.
+        wait_for(lambda: slow.running == 0)
+        assert breakers(router) == {"c000-r0000": "closed", "c000-r0001": "closed"}
+        assert metric(router, r'outstanding\{model="chat"\}') == 0

@@ -1,0 +1,74 @@
+"""A second replica for a request whose first one is slow to answer.
+
+It costs work twice, so it is off unless asked for. Whichever begins to answer first is the one; the
+other is told to stop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from exaslurm.router.table import Table, Target
+from exaslurm.router.upstream import Connection, Receiver, Request
+
+
+class Hedge:
+    """The second attempt of a request, as long as it has not become the only one.
+
+    ``won`` is called with this hedge when its replica begins to answer well, ``lost`` when it will
+    not: once, one of them.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        table: Table,
+        won: Callable[[Hedge, Connection, bytes], None],
+        lost: Callable[[], None],
+    ) -> None:
+        self.target = target
+        self.request: Request | None = None
+        self.sent_s = time.monotonic()
+        self._table = table
+        self._won = won
+        self._lost = lost
+        self._receiver: Receiver | None = None
+        target.outstanding += 1
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        """An answer arrives."""
+        if self._receiver is not None:
+            self._receiver.received(connection, data)
+        elif connection.head_done:
+            if connection.status < 500 and connection.status != 401:
+                self._won(self, connection, data)
+            else:
+                self.drop(healthy=False)
+                self._lost()
+
+    def lost(self, reason: str, *, connected: bool) -> None:
+        """No answer will come."""
+        if self._receiver is not None:
+            self._receiver.lost(reason, connected=connected)
+            return
+        self.request = None
+        self.drop(healthy=False, fatal=not connected)
+        self._lost()
+
+    def hand_to(self, receiver: Receiver) -> None:
+        """This is the only attempt now: its answer is for ``receiver``, who counts it as its own
+        from here on."""
+        self._receiver = receiver
+
+    def drop(self, *, healthy: bool | None = None, fatal: bool = False) -> None:
+        """Its answer is not needed, or will not come (``healthy`` False)."""
+        request, self.request = self.request, None
+        if request is not None:
+            request.drop()
+        self.target.outstanding -= 1
+        now_s = time.monotonic()
+        if healthy is None:
+            self._table.told_nothing(self.target, now_s)
+        else:
+            self._table.failed(self.target, now_s, fatal=fatal)
