@@ -58,6 +58,7 @@ class Parent:
         self._ending = False
         self._stopped = False
         self._rolling = False
+        self._served = predecessor is not None
 
     async def run(self) -> None:
         """Until all workers have ended. ExaslurmError if one of them cannot start at first."""
@@ -68,6 +69,7 @@ class Parent:
         self._known = Known(self._service, self._listeners)
         try:
             await asyncio.gather(*(self._fill(index) for index in range(self._count)))
+            self._served = True
             if not self._ending:
                 await self._known.publish(self._files)
                 self._known.announce()
@@ -119,7 +121,7 @@ class Parent:
         async with self._locks[index]:
             name = f"worker {index + 1}"
             listeners = self._listeners.share(index, self._count)
-            fresh = await Worker.start(self._argv, listeners, name)
+            fresh = await Worker.start(self._argv, listeners, name, warm=self._served)
             self._workers.add(fresh)
             self._begin(self._mourn(fresh, index))
             try:

@@ -13,6 +13,7 @@ from exaslurm.gateway.server import Server
 from exaslurm.gateway.service import Service
 from exaslurm.gateway.tls import Certificate
 from exaslurm.keys.clients import ClientKeys
+from exaslurm.registry.replica import Replica, ReplicaSource
 from exaslurm.router.app import build_app
 from exaslurm.router.router import Router
 from exaslurm.util.iothread import IoThread
@@ -21,13 +22,16 @@ log = logging.getLogger(__name__)
 
 _CUT_OFF_S = 1.0
 _PAUSE_S = 0.02
+_KNOW_TIMEOUT_S = 5.0
+_SETTLED_S = 0.3
 
 
 class Process:
     """Serves until it is told to stop; then finishes what is begun. Used inside one event loop.
 
     ``steps`` are taken once a second besides those of the process itself. ``on_ready`` is awaited
-    once it serves.
+    once it serves. ``warm``: another process has served until now, so it takes no connections
+    before it knows the replicas, or its first clients would be refused.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Process:
         service: Service,
         listeners: Listeners,
         *,
+        warm: bool = False,
         steps: Sequence[Step] = (),
         on_ready: Callable[[], Awaitable[None]],
     ) -> None:
@@ -55,6 +60,7 @@ class Process:
             own_steps.append(_keys_step(self._parts.keys))
         if certificate is not None:
             own_steps.append(certificate.refresh)
+        self._warm = warm
         self._watch = Watch([*own_steps, *steps], self.files, self.stop)
 
     async def run(self) -> None:
@@ -66,6 +72,8 @@ class Process:
         try:
             # Entered here, not by uvicorn, which leaves it open when it has to end at once.
             async with self._app.router.lifespan_context(self._app):
+                if self._warm:
+                    await know_replicas(self._parts.source)
                 await self._server.serve()
                 await self._cut_off()
         finally:
@@ -105,6 +113,26 @@ class Process:
         deadline = time.monotonic() + _CUT_OFF_S  # for their answers to be sent
         while router.connections and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
+
+
+async def know_replicas(source: ReplicaSource) -> None:
+    """Return when replicas that take requests are known, and no more of them come up; or after a
+    time in which those that live would have been found."""
+    loop = asyncio.get_running_loop()
+    begun_s = changed_s = loop.time()
+    known: Sequence[Replica] = ()
+
+    def take(replicas: Sequence[Replica]) -> None:
+        nonlocal changed_s, known
+        changed_s, known = loop.time(), replicas
+
+    source.subscribe(take)
+    while (now_s := loop.time()) < begun_s + _KNOW_TIMEOUT_S:
+        if now_s >= changed_s + _SETTLED_S and any(item.takes_requests for item in known):
+            return
+        await asyncio.sleep(_PAUSE_S)
+    usable = sum(item.takes_requests for item in known)
+    log.warning("serving though not all is known yet: %d replicas take requests", usable)
 
 
 def _keys_step(keys: ClientKeys) -> Step:

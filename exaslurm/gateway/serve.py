@@ -28,7 +28,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
     if options.control_fd is not None and options.sockets is not None:
         from exaslurm.gateway.worker import run_worker
 
-        _run_fast(run_worker(service, options.sockets, options.control_fd))
+        _run_fast(run_worker(service, options.sockets, options.control_fd, warm=options.warm))
         return
     front = service.front
     service.check()

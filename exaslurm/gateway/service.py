@@ -119,18 +119,23 @@ class DeploymentService:
         self._limits = with_limits(planned.limits, options.limits)
 
     def check(self) -> None:
-        read_secret(self._directory.internal_key)
+        self._keys()
 
     def parts(self, files: IoThread) -> Parts:  # noqa: ARG002 (the registry has a thread of its own)
-        from exaslurm.keys.clients import ClientKeys
         from exaslurm.registry.follow import RegistryFollower
+
+        internal_key, keys = self._keys()
+        source = RegistryFollower(self._directory, internal_key)
+        config = _config(self.name, self._options, self._limits, internal_key)
+        return Parts(config, source, keys)
+
+    def _keys(self) -> tuple[str, ClientKeys]:
+        from exaslurm.keys.clients import ClientKeys
 
         internal_key = read_secret(self._directory.internal_key)
         keys = ClientKeys(self._directory, internal_key=internal_key)
         keys.refresh()
-        source = RegistryFollower(self._directory, internal_key)
-        config = _config(self.name, self._options, self._limits, internal_key)
-        return Parts(config, source, keys)
+        return internal_key, keys
 
 
 class EnginesService:

@@ -57,6 +57,7 @@ class Single:
         self._process = Process(
             self._service,
             self._listeners.copies(),
+            warm=self._predecessor is not None or self._former is not None,
             steps=self._known.steps(),
             on_ready=self._ready,
         )
@@ -117,7 +118,7 @@ class Single:
     async def _start_again(self) -> None:
         log.info("starting again: requests at hand are finished, new ones served by a helper")
         try:
-            self._helper = await Worker.start(self._argv, self._listeners, "helper")
+            self._helper = await Worker.start(self._argv, self._listeners, "helper", warm=True)
             await self._helper.ready()
         except (ExaslurmError, OSError) as error:
             log.error("not started again, going on as before: %s", error)

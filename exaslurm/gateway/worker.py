@@ -46,8 +46,11 @@ class Worker:
         self.leaving = False
 
     @classmethod
-    async def start(cls, argv: Sequence[str], listeners: Listeners, name: str) -> Worker:
-        """Start one on these sockets. OSError if the system refuses."""
+    async def start(
+        cls, argv: Sequence[str], listeners: Listeners, name: str, *, warm: bool
+    ) -> Worker:
+        """Start one on these sockets; ``warm``: they were served before. OSError if the system
+        refuses."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
@@ -55,6 +58,7 @@ class Worker:
             process = await asyncio.create_subprocess_exec(
                 *command(argv, listeners),
                 *("--control-fd", str(theirs.fileno())),
+                *(["--warm"] if warm else []),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 pass_fds=fds,
@@ -128,13 +132,14 @@ class Control:
                 yield line.decode()
 
 
-async def run_worker(service: Service, sockets: str, control_fd: int) -> None:
+async def run_worker(service: Service, sockets: str, control_fd: int, *, warm: bool) -> None:
     """Serve on inherited sockets until the parent says otherwise. ExaslurmError if that cannot
     be."""
     from exaslurm.gateway.process import Process
 
     control = Control(control_fd)
-    process = Process(service, Listeners.of_text(sockets), on_ready=control.say_ready)
+    listeners = Listeners.of_text(sockets)
+    process = Process(service, listeners, warm=warm, on_ready=control.say_ready)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stop, number.name)

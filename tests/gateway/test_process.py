@@ -6,113 +6,21 @@ import concurrent.futures
 import dataclasses
 import json
 import os
-import selectors
 import shutil
 import signal
 import stat
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import httpx
 import pytest
 
-from exaslurm.core.cell import CellRecord, ReplicaRecord
 from exaslurm.core.codec import dumps
 from exaslurm.gateway.endpoint import read_endpoint
 from exaslurm.keys.clients import add_key, remove_key
-from exaslurm.keys.secrets import ensure_secrets
-from exaslurm.registry.write import write_record
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import write_atomic
-from tests.tools.fleet import INNER, Engine, engines, wait_for
-from tests.tools.plans import make_plan
-
-PLAN = make_plan(
-    deployment="hello", layout="local", first_port=24000, last_port=24999, drain_s=10.0
-).sealed()
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> RunDir:
-    run_dir = RunDir(tmp_path / "hello")
-    run_dir.make()
-    generation = run_dir.generation(1)
-    generation.make(())
-    write_atomic(generation.plan, dumps(PLAN, indent=1))
-    write_atomic(run_dir.internal_key, INNER)
-    ensure_secrets(run_dir)
-    return run_dir
-
-
-class Gateway:
-    def __init__(self, run_dir: RunDir, *arguments: str) -> None:
-        self.log = run_dir.gateway / "test.log"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "exaslurm.gateway",
-                    *("--run-dir", str(run_dir.path)),
-                    *arguments,
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            ready = selector.select(20)
-        self.url = self.process.stdout.readline().decode().strip() if ready else ""
-
-    def end(self) -> int:
-        return self.process.wait(timeout=15)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(timeout=10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def start(run_dir: RunDir) -> Iterator[Callable[..., Gateway]]:
-    gateways: list[Gateway] = []
-
-    def make(*arguments: str) -> Gateway:
-        gateways.append(Gateway(run_dir, *arguments))
-        return gateways[-1]
-
-    yield make
-    for gateway in gateways:
-        gateway.close()
-
-
-def publish_engine(run_dir: RunDir, engine: Engine, ready: bool = True) -> None:
-    replica = ReplicaRecord(
-        id="c000-r0000",
-        model="chat",
-        shard="base",
-        served_names=("chat",),
-        url=engine.url,
-        node="here",
-        ready=ready,
-    )
-    record = CellRecord(
-        deployment="hello",
-        cell="c000",
-        generation=1,
-        plan_hash=PLAN.hash,
-        job_id="local",
-        seq=1,
-        lease_s=30.0,
-        state_url="http://127.0.0.1:1",
-        replicas=(replica,),
-    )
-    write_record(run_dir, record)
+from tests.tools.fleet import INNER, engines, wait_for
+from tests.tools.gateway import Gateway, publish_engine
 
 
 def ask(gateway: Gateway, key: str, **changes: object) -> httpx.Response:
@@ -146,7 +54,7 @@ def test_serves_keeps_secrets_and_ends_in_order(
             assert long.result().status_code == 200
         assert gateway.end() == 0
     assert read_endpoint(run_dir).routers == ()
-    log = gateway.log.read_text()
+    log = gateway.said
     assert gateway.url in log
     for secret in (key, INNER, "secret words"):
         assert secret not in log
@@ -165,13 +73,13 @@ def test_a_second_signal_ends_it_at_once(run_dir: RunDir, start: Callable[..., G
             stuck = pool.submit(ask, gateway, key)
             wait_for(lambda: engine.running == 1)
             gateway.process.send_signal(signal.SIGINT)
-            wait_for(lambda: "SIGINT" in gateway.log.read_text())
+            wait_for(lambda: "SIGINT" in gateway.said)
             assert gateway.process.poll() is None
             gateway.process.send_signal(signal.SIGTERM)
             assert gateway.end() == 0
             assert stuck.result().status_code == 503
             assert "shutting down" in stuck.result().json()["error"]["message"]
-        assert "Traceback" not in gateway.log.read_text()
+        assert "Traceback" not in gateway.said
         wait_for(lambda: engine.running == 0, timeout_s=1)
 
 
@@ -183,7 +91,7 @@ def test_ends_when_the_deployment_stops_or_is_removed(
     assert one.url != two.url
     assert {entry.url for entry in read_endpoint(run_dir).routers} == {one.url, two.url}
     write_atomic(run_dir.desired, "{")  # damaged: nobody ends for that
-    wait_for(lambda: "desired.json: not JSON" in one.log.read_text())
+    wait_for(lambda: "desired.json: not JSON" in one.said)
     write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
     assert (one.end(), two.end()) == (0, 0)
     assert read_endpoint(run_dir).routers == ()
@@ -230,7 +138,7 @@ def test_does_not_start_without_what_it_needs(
     spoil(run_dir)
     gateway = start()
     assert gateway.end() == code
-    text = gateway.log.read_text()
+    text = gateway.said
     assert words in text
     assert "Traceback" not in text
 
@@ -239,10 +147,10 @@ def test_a_port_in_use_is_one_clear_error(run_dir: RunDir, start: Callable[..., 
     port = start().url.rsplit(":", 1)[1]
     second = start("--port", port)
     assert second.end() == 2
-    assert f"port {port} is in use" in second.log.read_text()
+    assert f"port {port} is in use" in second.said
     third = start("--bind", "192.0.2.1")
     assert third.end() == 2
-    assert "cannot listen on 192.0.2.1" in third.log.read_text()
+    assert "cannot listen on 192.0.2.1" in third.said
 
 
 def test_elsewhere_than_on_loopback_it_says_the_hosts_name(
@@ -250,7 +158,7 @@ def test_elsewhere_than_on_loopback_it_says_the_hosts_name(
 ) -> None:
     gateway = start("--bind", "0.0.0.0")
     assert gateway.url.startswith(f"http://{os.uname().nodename}:")
-    assert "without TLS" in gateway.log.read_text()
+    assert "without TLS" in gateway.said
     assert json.loads(run_dir.endpoint.read_text())["routers"][0]["url"] == gateway.url
 
 

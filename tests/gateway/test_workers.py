@@ -1,0 +1,191 @@
+"""Several processes on one port: under load, one killed, all replaced, another router in place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from exaslurm.gateway.endpoint import read_endpoint
+from exaslurm.keys.clients import add_key
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import write_atomic
+from tests.tools.fleet import Engine, engines, wait_for
+from tests.tools.gateway import Gateway, Load, publish_engine
+
+Start = Callable[..., Gateway]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with engines(("--decode-tokens-per-s", "400")) as (one,):
+        yield one
+
+
+@pytest.fixture
+def key(run_dir: RunDir, engine: Engine) -> str:
+    publish_engine(run_dir, engine)
+    return add_key(run_dir, "tester")
+
+
+def wait_ready(gateway: Gateway) -> None:
+    with httpx.Client(base_url=gateway.url, trust_env=False) as client:
+        wait_for(lambda: client.get("/ready").status_code == 200)
+
+
+@contextlib.contextmanager
+def loaded(gateway: Gateway, key: str, **options: bool) -> Iterator[Load]:
+    """Load on a gateway whose workers all know the engine."""
+    for _ in range(8):  # a connection each, spread over the workers
+        wait_ready(gateway)
+    load = Load(gateway.url, key, **options)
+    try:
+        load.more()
+        yield load
+    finally:
+        load.stop()
+
+
+def test_they_share_the_port_and_the_parent_is_the_router(
+    run_dir: RunDir, start: Start, key: str
+) -> None:
+    write_atomic(run_dir.desired, '{"run": true, "generation": 1}')
+    gateway = start("--workers", 3)
+    assert len(gateway.workers()) == 3
+    (entry,) = read_endpoint(run_dir).routers
+    assert (entry.url, entry.pid) == (gateway.url, gateway.pid)
+    with loaded(gateway, key) as load:
+        for pid in gateway.workers():
+            assert key not in Path(f"/proc/{pid}/cmdline").read_text()
+        busy = [pid for pid in gateway.workers() if connections_of(pid)]
+        assert len(busy) >= 2
+    assert load.failures == []
+    write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
+    assert gateway.end() == 0
+    assert read_endpoint(run_dir).routers == ()
+
+
+def connections_of(pid: int) -> int:
+    """Sockets that a process has open besides those that it was given."""
+    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    return sum(link.startswith("socket:") for link in links) - 4
+
+
+def test_a_killed_worker_costs_its_own_requests_at_most(start: Start, key: str) -> None:
+    gateway = start("--workers", 2)
+    with loaded(gateway, key, may_reconnect=True) as load:
+        for _ in range(2):
+            victim, others = gateway.workers()[0], gateway.workers()[1:]
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda others=others: len(set(gateway.workers()) - set(others)) == 1)
+            load.more()
+    # Whoever was connected to it connects again; that is never refused.
+    assert load.failures == []
+    assert load.reconnects <= 2 * 5
+    assert "SIGKILL" in gateway.said
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_hangup_replaces_them_without_a_failure(
+    run_dir: RunDir, start: Start, key: str, workers: int
+) -> None:
+    gateway = start("--workers", workers)
+    with loaded(gateway, key) as load:
+        for _ in range(2):
+            before = set(gateway.workers())
+            gateway.process.send_signal(signal.SIGHUP)
+            if workers == 1:  # a helper comes, and goes when it is itself again
+                wait_for(lambda: len(gateway.workers()) == 1)
+                wait_for(lambda: gateway.workers() == [], timeout_s=20)
+            else:
+                wait_for(
+                    lambda before=before: (
+                        len(set(gateway.workers()) - before) == workers
+                        and not set(gateway.workers()) & before
+                    ),
+                    timeout_s=30,
+                )
+            load.more()
+            (entry,) = read_endpoint(run_dir).routers
+            assert (entry.url, entry.pid) == (gateway.url, gateway.pid)
+    assert load.failures == []
+    gateway.process.terminate()
+    assert gateway.end() == 0
+    assert read_endpoint(run_dir).routers == ()
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (3, 1)])
+def test_another_router_takes_over_without_a_failure(
+    run_dir: RunDir, start: Start, key: str, old: int, new: int
+) -> None:
+    one = start("--workers", old)
+    with loaded(one, key) as load:
+        two = start("--workers", new, "--replace")
+        assert two.url == one.url
+        assert one.end() == 0
+        assert [entry.pid for entry in read_endpoint(run_dir).routers] == [two.pid]
+        load.more()
+    assert load.failures == []
+    assert "another router has taken its place" in one.said
+
+
+def test_a_router_that_cannot_start_takes_nothing_over(
+    run_dir: RunDir, start: Start, key: str
+) -> None:
+    one = start()
+    with loaded(one, key) as load:
+        run_dir.internal_key.chmod(0o644)
+        assert start("--replace").end() == 2
+        two = start("--replace", "--workers", 2)
+        assert two.end() == 2
+        run_dir.internal_key.chmod(0o600)
+        load.more()
+    assert load.failures == []
+    assert one.process.poll() is None
+
+
+def test_which_router_to_replace_must_be_clear(start: Start, key: str) -> None:
+    one, two = start(), start()
+    third = start("--replace")
+    assert third.end() == 2
+    assert "2 routers could be replaced" in third.said
+    port = two.url.rsplit(":", 1)[1]
+    assert start("--replace", "--port", port).url == two.url
+    assert two.end() == 0
+    assert one.process.poll() is None
+
+
+def test_nothing_to_replace_is_a_plain_start(start: Start) -> None:
+    gateway = start("--replace")
+    assert gateway.url
+    assert "no router to take over from" in gateway.said
+
+
+def test_workers_finish_what_is_begun(start: Start, key: str) -> None:
+    gateway = start("--workers", 2)
+    wait_ready(gateway)
+    with loaded(gateway, key, may_reconnect=True):
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.end() == 0
+    assert "Traceback" not in gateway.said
+
+
+def test_workers_end_with_their_parent(start: Start, key: str) -> None:
+    gateway = start("--workers", 2)
+    workers = gateway.workers()
+    gateway.process.kill()
+    gateway.end()
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in workers))
+
+
+def test_what_no_worker_could_use_is_told_at_the_start(run_dir: RunDir, start: Start) -> None:
+    run_dir.client_keys.write_text("{}")
+    gateway = start("--workers", 2)
+    assert gateway.end() == 2
+    assert "Traceback" not in gateway.said
+    assert read_endpoint(run_dir).routers == ()
