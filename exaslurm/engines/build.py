@@ -8,7 +8,7 @@ from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.execspec import ExecSpec
 from exaslurm.core.plan import Plan
 from exaslurm.engines import vllm
-from exaslurm.engines.middleware import KEY_VARIABLE
+from exaslurm.engines.middleware import KEY_VARIABLE, REPLICA_VARIABLE
 from exaslurm.engines.place import EnginePlace
 
 
@@ -32,7 +32,7 @@ def build_engine(
             *vllm.option_argv({"shutdown-timeout": plan.timeouts.drain_s, **model.engine.args}),
             *model.engine.extra_args,
         ),
-        env={"PYTHONUNBUFFERED": "1", **model.engine.env},
+        env={"PYTHONUNBUFFERED": "1", REPLICA_VARIABLE: replica.id, **model.engine.env},
         secret_env={KEY_VARIABLE: str(place.key_file)},
         cores=replica.cores,
         mem_node=replica.mem_node,

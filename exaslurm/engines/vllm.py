@@ -10,7 +10,7 @@ from exaslurm.core.execspec import ExecSpec
 from exaslurm.core.plan import EnginePlan, ModelPlan, Option, Plan
 from exaslurm.engines.caches import ReplicaDirs
 from exaslurm.engines.devices import device_env, network_env
-from exaslurm.engines.middleware import KEY_VARIABLE
+from exaslurm.engines.middleware import KEY_VARIABLE, REPLICA_VARIABLE
 from exaslurm.engines.options import long_options
 from exaslurm.engines.place import EnginePlace
 from exaslurm.errors import PlanError, ReplicaError
@@ -80,6 +80,7 @@ def build(
         # A base for the engine's internal ports, not its HTTP port.
         "VLLM_PORT": str(replica.port + 1),
         "PYTHONUNBUFFERED": "1",
+        REPLICA_VARIABLE: replica.id,
     }
     if Path(model_path).is_absolute():
         env["HF_HUB_OFFLINE"] = "1"
