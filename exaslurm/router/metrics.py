@@ -224,7 +224,7 @@ class Metrics:
                 lambda one: one.completion_tokens,
             ),
             counter("request_bytes", "Bytes of requests' bodies", lambda one: one.bytes_in),
-            counter("answer_bytes", "Bytes of answers' bodies", lambda one: one.bytes_out),
+            counter("answer_bytes", "Bytes of answers, heads included", lambda one: one.bytes_out),
             counter(
                 "broken_streams",
                 "Answers that were lost after their first byte",

@@ -24,6 +24,7 @@ import uvicorn
 from exaslurm.keys.clients import ClientKeys, add_key
 from exaslurm.registry.replica import Replica, StaticSource
 from exaslurm.router.app import build_app
+from exaslurm.router.audit import Audit
 from exaslurm.router.config import RouterConfig
 from exaslurm.router.protocol import protocol_factory
 from exaslurm.rundir import RunDir
@@ -121,7 +122,14 @@ class Engine:
 class Router:
     """A router in a thread, over a list of replicas that the test changes."""
 
-    def __init__(self, tmp_path: Path, replicas: Sequence[Replica] = (), **settings: Any) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        replicas: Sequence[Replica] = (),
+        *,
+        audit: Audit | None = None,
+        **settings: Any,
+    ) -> None:
         self.run_dir = RunDir(tmp_path / "hello")
         self.run_dir.make()
         self.key = add_key(self.run_dir, "tester")
@@ -129,7 +137,7 @@ class Router:
         self.keys.refresh()
         self.source = StaticSource(replicas)
         config = RouterConfig(deployment="hello", internal_key=INNER, **settings)
-        app = build_app(config, self.source, self.keys)
+        app = build_app(config, self.source, self.keys, audit=audit)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
