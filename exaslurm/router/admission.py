@@ -20,7 +20,14 @@ from exaslurm.core.limits import Limits
 from exaslurm.keys.clients import KeyInfo
 from exaslurm.router.errors import RequestError
 from exaslurm.router.fairness import FairQueue, Lane
-from exaslurm.router.rate import Bucket
+from exaslurm.router.key_use import (
+    KEY_CONCURRENCY,
+    KEY_REQUESTS,
+    KEY_TOKENS,
+    KeyUse,
+    refusal,
+)
+from exaslurm.router.quotas import SharedQuotas
 
 __all__ = ["Admission", "Entry", "Figures", "KeyFigures", "Limits", "ModelFigures"]
 
@@ -28,16 +35,12 @@ log = logging.getLogger(__name__)
 
 # What a request costs besides its tokens, in tokens: requests without any are not free.
 _BASE_COST = 100
-_BUSY_RETRY_S = 1
 _UNKNOWN_RETRY_S = 5
 _MAX_RETRY_S = 60
 _DRAIN_MEMORY_S = 5.0
 _FORGET_EVERY_S = 60.0
 
-# Why a request was refused: the ``cause`` of the error.
-KEY_CONCURRENCY = "key_concurrency"
-KEY_REQUESTS = "key_requests"
-KEY_TOKENS = "key_tokens"
+# Why a request was refused, besides the reasons of ``key_use``: the ``cause`` of the error.
 KEY_WAITING = "key_waiting"
 QUEUE_FULL = "queue_full"
 QUEUE_TIMEOUT = "queue_timeout"
@@ -101,36 +104,6 @@ class _Model:
         self.queue: FairQueue[_Waiter] = FairQueue()
 
 
-class _Owner:
-    """One key. ``limited``: whether anything but the whole router's limits bounds it."""
-
-    __slots__ = ("concurrency", "in_flight", "key", "limited", "name", "requests", "tokens",
-                 "waiting")  # fmt: skip
-
-    def __init__(self, key: KeyInfo, now_s: float) -> None:
-        self.name = key.name
-        self.in_flight = 0
-        self.waiting = 0
-        self.requests: Bucket | None = None
-        self.tokens: Bucket | None = None
-        self.follow(key, now_s)
-
-    def follow(self, key: KeyInfo, now_s: float) -> None:
-        """Take over the limits of a key, which may have been changed."""
-        self.key = key
-        self.concurrency = key.concurrency or math.inf
-        self.requests = _changed(self.requests, key.requests_per_min, now_s)
-        self.tokens = _changed(self.tokens, key.tokens_per_min, now_s)
-        self.limited = bool(key.concurrency or key.requests_per_min or key.tokens_per_min)
-
-    def is_idle(self, now_s: float) -> bool:
-        """Whether a new one would be the same."""
-        if self.in_flight or self.waiting:
-            return False
-        buckets = (self.requests, self.tokens)
-        return all(bucket is None or bucket.level(now_s) >= bucket.per_min for bucket in buckets)
-
-
 class _Waiter:
     """A request in a queue."""
 
@@ -139,7 +112,7 @@ class _Waiter:
     lane: Lane[_Waiter]
 
     def __init__(
-        self, entry: Entry, model: _Model, owner: _Owner, tokens: int, deadline_s: float
+        self, entry: Entry, model: _Model, owner: KeyUse, tokens: int, deadline_s: float
     ) -> None:
         self.entry = entry
         self.model = model
@@ -148,21 +121,28 @@ class _Waiter:
         self.deadline_s = deadline_s
 
 
-_Held = tuple[_Model, _Owner, int, "Lane[_Waiter] | None"]
+_Held = tuple[_Model, KeyUse, int, "Lane[_Waiter] | None"]
 
 
 class Admission:
-    """The one gate of a router process. ``clock``: monotonic seconds.
+    """The one gate of a router process. ``clock``: monotonic seconds. ``quotas``: what the
+    processes of this host share (its clock must be theirs).
 
     An entry is known by its identity; its key, model and priority are read by ``enter`` only.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        quotas: SharedQuotas | None = None,
+    ) -> None:
         self._limits = limits
+        self._quotas = quotas
         self._clock = clock
         self._max_in_flight = limits.max_in_flight
         self._models: dict[str, _Model] = {}
-        self._owners: dict[str, _Owner] = {}
+        self._owners: dict[str, KeyUse] = {}
         self._in_flight: dict[Entry, _Held] = {}
         # In the order they came, which is that of their deadlines too.
         self._waiting: OrderedDict[Entry, _Waiter] = OrderedDict()
@@ -193,11 +173,15 @@ class Admission:
         key = entry.key
         owner = self._owners.get(key.name)
         if owner is None:
-            owner = self._owners[key.name] = _Owner(key, self._clock())
+            owner = self._owners[key.name] = KeyUse(key, self._quotas)
         elif owner.key is not key:
-            owner.follow(key, self._clock())
+            owner.follow(key)
         if owner.limited:
-            self._check_key(owner, tokens)
+            try:
+                owner.check(tokens, self._clock())
+            except RequestError as error:
+                self._refused[error.cause] += 1
+                raise
         model = self._models.get(entry.model)
         if model is None:
             model = self._models[entry.model] = _Model(entry.model)
@@ -212,7 +196,8 @@ class Admission:
             self._in_flight[entry] = (model, owner, tokens, None)
             admitted = True
         if owner.limited:
-            _take(owner, tokens)
+            owner.take(tokens, self._clock())
+            owner.publish()
         return admitted
 
     def leave(self, entry: Entry, used_tokens: int | None) -> None:
@@ -228,9 +213,11 @@ class Admission:
         model, owner, tokens, lane = held
         model.in_flight -= 1
         owner.in_flight -= 1
+        if owner.shared is not None:
+            owner.publish()
         if used_tokens is not None and used_tokens != tokens:
             if owner.tokens is not None:
-                owner.tokens.take(used_tokens - tokens)
+                owner.tokens.take(used_tokens - tokens, self._clock())
             if lane is not None:
                 lane.settle(used_tokens - tokens)
         if self._waiting:
@@ -277,39 +264,7 @@ class Admission:
             refused=dict(self._refused),
         )
 
-    def _check_key(self, owner: _Owner, tokens: int) -> None:
-        """RequestError 429 if the key has used up what it may have. Takes nothing yet."""
-        at_hand = owner.in_flight + owner.waiting
-        if at_hand >= owner.concurrency:
-            raise self._refusal(
-                429,
-                KEY_CONCURRENCY,
-                _BUSY_RETRY_S,
-                f"the key {owner.name!r} may have {owner.concurrency} requests at a time, "
-                f"and has {at_hand}",
-            )
-        now_s = self._clock()
-        requests = owner.requests
-        if requests is not None and (wait_s := requests.wait_s(1, now_s)):
-            raise self._refusal(
-                429,
-                KEY_REQUESTS,
-                wait_s,
-                f"the key {owner.name!r} may make {requests.per_min:g} requests per minute, "
-                f"and has made them",
-            )
-        budget = owner.tokens
-        if budget is not None and (wait_s := budget.wait_s(tokens, now_s)):
-            left = max(0, math.floor(budget.level(now_s)))
-            raise self._refusal(
-                429,
-                KEY_TOKENS,
-                wait_s,
-                f"the key {owner.name!r} may use {budget.per_min:g} tokens per minute: "
-                f"{left} are left, this request asks for {tokens}",
-            )
-
-    def _wait(self, entry: Entry, model: _Model, owner: _Owner, tokens: int) -> None:
+    def _wait(self, entry: Entry, model: _Model, owner: KeyUse, tokens: int) -> None:
         """Put a request into its queue; RequestError if it is full."""
         limits, waiting = self._limits, len(self._waiting)
         most = limits.max_waiting_per_key
@@ -345,11 +300,13 @@ class Admission:
         if waiter is None:
             return
         waiter.model.queue.remove(waiter, waiter.lane)
-        waiter.owner.waiting -= 1
+        owner = waiter.owner
+        owner.waiting -= 1
+        owner.publish()
         if not waiter.model.queue.size:
             del self._queued[waiter.model]
-        if waiter.owner.tokens is not None:
-            waiter.owner.tokens.take(-waiter.tokens)
+        if owner.tokens is not None:
+            owner.tokens.take(-waiter.tokens, self._clock())
 
     def _let_in(self) -> None:
         """Let in those who wait, as far as there is room.
@@ -422,7 +379,7 @@ class Admission:
         return min(len(self._waiting) / self._drain_per_s, _MAX_RETRY_S)
 
     def _timed_out(self, waiter: _Waiter) -> RequestError:
-        return _error(
+        return refusal(
             503,
             QUEUE_TIMEOUT,
             self._retry_s(),
@@ -432,7 +389,7 @@ class Admission:
 
     def _refusal(self, status: int, cause: str, wait_s: float, message: str) -> RequestError:
         self._refused[cause] += 1
-        return _error(status, cause, wait_s, message)
+        return refusal(status, cause, wait_s, message)
 
     def _forget_idle(self, now_s: float) -> None:
         """Keys and models come and go; what is idle is not remembered."""
@@ -443,36 +400,10 @@ class Admission:
                 del self._models[model.name]
 
 
-def _changed(bucket: Bucket | None, per_min: float | None, now_s: float) -> Bucket | None:
-    if not per_min:
-        return None
-    if bucket is None:
-        return Bucket(per_min, now_s)
-    bucket.change(per_min, now_s)
-    return bucket
-
-
-def _take(owner: _Owner, tokens: int) -> None:
-    if owner.requests is not None:
-        owner.requests.take(1)
-    if owner.tokens is not None:
-        owner.tokens.take(tokens)
-
-
 def _busy(model: _Model) -> str:
     if model.room == math.inf:
         return "the router is at its limit of requests in flight"
     return f"{model.in_flight} of at most {model.room:g} requests of {model.name!r} are in flight"
-
-
-def _error(status: int, cause: str, wait_s: float, message: str) -> RequestError:
-    seconds = max(1, math.ceil(wait_s))
-    return RequestError(
-        status,
-        f"{message}; try again in {seconds} s",
-        headers={"Retry-After": str(seconds)},
-        cause=cause,
-    )
 
 
 def _tell(entry: Entry, error: RequestError) -> None:

@@ -72,6 +72,7 @@ class Loads:
         self._view = view
         self._owners = view[_OWNERS_AT : _OWNERS_AT + COLUMNS * 16].cast("q")
         self._ids = view[_IDS_AT:_USED_AT].cast("Q")
+        self._counts = view[_COUNTS_AT:].cast("i")
         self._column = -1
         self._others: list[int] = []
         self._looked_s = float("-inf")
@@ -125,10 +126,7 @@ class Loads:
         A column is added as one long number with a digit of 32 bits per row: no digit overflows,
         and 3,072 rows of 8 processes take microseconds.
         """
-        now_s = time.monotonic()
-        if now_s - self._looked_s >= _LOOK_EVERY_S:
-            self._looked_s = now_s
-            self._look()
+        self._look_now_and_then()
         size = self._height * _COUNT_BYTES
         total = 0
         for column in self._others:
@@ -137,16 +135,26 @@ class Loads:
         total &= (1 << size * 8) - 1
         return memoryview(total.to_bytes(size, sys.byteorder)).cast("i")
 
+    def others_at(self, slot: int) -> int:
+        """The sum of all other living processes' counts in one row."""
+        self._look_now_and_then()
+        total = 0
+        for column in self._others:
+            total += self._counts[column * ROWS + slot]
+        return total
+
     def close(self) -> None:
         """Give the column back, and remove the file if nobody else uses it."""
         with contextlib.suppress(StateError), self._locked(time.monotonic() + _LOCK_TIMEOUT_S):
             self._clear(self._column)
+            self._bury()
             if not any(self._owners[::2]) and _is_same(self._fd, self.path):
                 self.path.unlink()
         self._release()
 
     def _release(self) -> None:
-        for view in (self._owners, self._ids, getattr(self, "_mine", None), self._view):
+        mine = getattr(self, "_mine", None)
+        for view in (self._owners, self._ids, self._counts, mine, self._view):
             if view is not None:
                 view.release()
         self._memory.close()
@@ -197,6 +205,12 @@ class Loads:
                 used[row] = 1
             self.slots[ident] = row
         self._height = 1 + max((row for row in self.slots.values() if row != NO_SLOT), default=-1)
+
+    def _look_now_and_then(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= _LOOK_EVERY_S:
+            self._looked_s = now_s
+            self._look()
 
     def _look(self) -> None:
         """See which other columns are in use, and clear those of the dead."""

@@ -221,7 +221,9 @@ def test_a_changed_key_counts_at_once_and_keeps_what_it_has() -> None:
     assert gate.enter(Asked(wider))
     assert gate.enter(Asked(wider))
     assert gate.refusal(Asked(wider)).cause == "key_requests"
-    more = make_key(concurrency=9, requests_per_min=3)
+    more = make_key(concurrency=9, requests_per_min=6)
+    assert retry_s(gate.refusal(Asked(more))) == 10  # at the new rate
+    gate.later(10)
     assert gate.enter(Asked(more))
     assert gate.refusal(Asked(more)).cause == "key_requests"
     free = make_key()

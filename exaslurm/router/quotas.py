@@ -1,0 +1,170 @@
+"""What keys have used of their limits, in memory that all router processes of a host share.
+
+So a key's limits hold for all of these processes together, and outlive each of them. Its buckets
+(see ``rate``) are cells of a file that all map, written without a lock: should two write in the
+same microsecond, one request goes uncounted. Its requests at hand are counted per process (see
+``loads``), so that what a killed process had does not count for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import stat
+import time
+from array import array
+from collections.abc import MutableSequence
+from pathlib import Path
+from typing import cast
+
+from exaslurm.errors import StateError
+from exaslurm.router.loads import NO_SLOT, ROWS, Loads, loads_path
+from exaslurm.util.files import PRIVATE_FILE, state_error
+from exaslurm.util.hostdir import host_dir, host_name_of
+
+log = logging.getLogger(__name__)
+
+Cells = MutableSequence[float]
+
+# A row, at the place that the key has among the loads: the hash of its name, and when its
+# requests and its tokens will be full again.
+_ROW_CELLS = 3
+_FILE_BYTES = ROWS * _ROW_CELLS * 8
+_LOCK_TIMEOUT_S = 2.0
+
+
+def own_cells() -> tuple[Cells, int]:
+    """Cells for the buckets of a key that nobody else sees."""
+    return array("d", (0.0, 0.0)), 0
+
+
+class SharedQuotas:
+    """One process's hand in what is shared. Use ``open``; not for several threads."""
+
+    def __init__(self, path: Path, fd: int, at_hand: Loads) -> None:
+        self._path = path
+        self._fd = fd
+        self._at_hand = at_hand
+        self._closed = False
+        # Buckets hold the cells for as long as they like, even beyond ``close``.
+        memory = memoryview(mmap.mmap(fd, _FILE_BYTES))
+        self._hashes = memory.cast("Q")
+        self._cells = memory.cast("d")
+
+    @classmethod
+    def open(cls, *name: str) -> SharedQuotas:
+        """What the routers of one name (a run directory, a file of engines) share on this host.
+        StateError if it cannot be had."""
+        at_hand = Loads.open(loads_path(*name, "keys"))
+        try:
+            path = quotas_path(*name)
+            fd = _open(path)
+            try:
+                return cls(path, fd, at_hand)
+            except BaseException:
+                os.close(fd)
+                raise
+        except BaseException:
+            at_hand.close()
+            raise
+
+    def join(self, key: str) -> tuple[Cells, int]:
+        """Where the buckets of a key are: requests at that index, tokens at the next. The first
+        time takes milliseconds."""
+        slots = self._at_hand.slots
+        if key not in slots and not self._closed:
+            try:
+                slots = self._at_hand.retain({*slots, key})
+            except StateError as error:
+                log.warning("the limits of %r are counted by each process alone: %s", key, error)
+                return own_cells()
+        slot = slots.get(key, NO_SLOT)
+        if slot == NO_SLOT:
+            log.warning("the limits of %r are counted by each process alone: no room", key)
+            return own_cells()
+        at = slot * _ROW_CELLS
+        digest = _hash(key)
+        if self._hashes[at] != digest:  # another's who is there no more, or nobody's
+            self._hashes[at] = digest
+            self._cells[at + 1] = self._cells[at + 2] = 0.0
+        return cast("Cells", self._cells), at + 1
+
+    def publish(self, key: str, at_hand: int) -> None:
+        """So many requests of a key are at hand in this process."""
+        if not self._closed:
+            self._at_hand.mine[self._at_hand.slots.get(key, NO_SLOT)] = at_hand
+
+    def elsewhere(self, key: str) -> int:
+        """How many requests of a key are at hand in the other processes."""
+        slot = self._at_hand.slots.get(key, NO_SLOT)
+        return 0 if slot == NO_SLOT or self._closed else self._at_hand.others_at(slot)
+
+    def close(self) -> None:
+        """Take back what was published, and remove the files if nobody else uses them."""
+        self._closed = True
+        self._at_hand.close()
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else holds it: the last
+            if _is_same(self._fd, self._path):
+                self._path.unlink()
+        os.close(self._fd)
+
+
+def quotas_path(*name: str) -> Path:
+    """The file; another one after each boot, which sets the clock of its times back."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        boot = ""
+    return host_dir() / f"quotas-{host_name_of(*name, boot)}"
+
+
+def _open(path: Path) -> int:
+    """The file, made if need be, its owner's alone, with a shared lock on it for its life."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    deadline = time.monotonic() + _LOCK_TIMEOUT_S
+    while True:
+        try:
+            fd = os.open(path, flags, PRIVATE_FILE)
+        except OSError as error:
+            raise state_error("open", path, error) from error
+        try:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+                raise StateError(f"{path} is not this user's alone", remedy=f"remove {path}")
+            if _lock(fd, path, deadline) and _is_same(fd, path):
+                os.ftruncate(fd, _FILE_BYTES)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # the last one to leave was just removing it
+
+
+def _lock(fd: int, path: Path, deadline: float) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno != errno.EWOULDBLOCK:
+            raise state_error("lock", path, error) from error
+        if time.monotonic() >= deadline:
+            raise StateError(f"{path} is locked by another process") from error
+        time.sleep(0.002)
+        return False
+    return True
+
+
+def _is_same(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _hash(key: str) -> int:
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") or 1
