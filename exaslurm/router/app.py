@@ -14,15 +14,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from exaslurm import __version__
 from exaslurm.keys.clients import ClientKeys, KeyInfo
 from exaslurm.registry.replica import ReplicaSource
 from exaslurm.router.audit import Audit
 from exaslurm.router.config import RouterConfig
+from exaslurm.router.direct import direct_routes
 from exaslurm.router.errors import RequestError
 from exaslurm.router.exposition import CONTENT_TYPE
 from exaslurm.router.headers import request_id
 from exaslurm.router.loads import Loads
 from exaslurm.router.pages import model_card, models_page, status_page
+from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.router import Router
 from exaslurm.router.routes import PROXIED
 
@@ -34,13 +37,14 @@ def build_app(
     *,
     audit: Audit | None = None,
     loads: Loads | None = None,
+    quotas: SharedQuotas | None = None,
 ) -> Starlette:
     """The router over a source of replicas, to be served with ``protocol.protocol_factory``.
 
     Its connections live as long as its lifespan. ``app.state.router`` is the router itself.
     ``keys`` None: nobody is asked for one.
     """
-    router = Router(config, source, keys, audit, loads)
+    router = Router(config, source, keys, audit, loads, quotas)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -51,7 +55,11 @@ def build_app(
             router.close()
 
     app = Starlette(
-        routes=[*_Pages(router).routes(), *(Route(path, _post_only) for path in PROXIED)],
+        routes=[
+            *_Pages(router).routes(),
+            *direct_routes(router, config.direct, config.internal_key),
+            *(Route(path, _post_only) for path in PROXIED),
+        ],
         lifespan=lifespan,
         # Pages of any origin may use their user's key, as with vLLM.
         middleware=[
@@ -80,9 +88,13 @@ class _Pages:
     def routes(self) -> Sequence[BaseRoute]:
         return [
             Route("/health", self.health),
+            Route("/ping", self.health, methods=["GET", "POST"]),
+            Route("/version", self.version),
             Route("/ready", self.ready),
             Route("/v1/models", self.models),
             Route("/v1/models/{name:path}", self.model),
+            Route("/v1/responses/{ident}", self.response, methods=["GET", "DELETE"]),
+            Route("/v1/responses/{ident}/cancel", self.response, methods=["POST"]),
             Route("/metrics", self.metrics),
             Route("/status", self.status),
         ]
@@ -90,6 +102,10 @@ class _Pages:
     async def health(self, _request: Request) -> Response:
         """The router lives. Whether anything stands behind it: ``/ready``."""
         return Response()
+
+    async def version(self, _request: Request) -> Response:
+        """The router's, not that of vLLM: engines may differ."""
+        return JSONResponse({"version": __version__, "server": "exaslurm"})
 
     async def ready(self, _request: Request) -> Response:
         if any(target.replica.takes_requests for target in self._table.targets):
@@ -108,6 +124,13 @@ class _Pages:
         if card is None:
             raise RequestError(404, f"the model {name!r} does not exist", param="model")
         return JSONResponse(card)
+
+    async def response(self, request: Request) -> Response:
+        """An answer that a client wants to have kept: engines keep none (vLLM's default)."""
+        self._key(request)
+        ident = request.path_params["ident"]
+        message = f"no response {ident!r} is kept here: send the whole conversation instead"
+        raise RequestError(404, message, param="response_id")
 
     async def metrics(self, request: Request) -> Response:
         self._key(request)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from exaslurm.core.limits import Limits
 from exaslurm.router.canary import Canary
+from exaslurm.router.direct import DirectSettings
 
 Policy = Literal["affinity", "power_of_two"]
 
@@ -37,6 +38,7 @@ class RouterConfig:
     check: bool = True
     limits: Limits = field(default_factory=Limits)
     canary: Canary = field(default_factory=Canary)
+    direct: DirectSettings = field(default_factory=DirectSettings)
     max_body_bytes: int = 64 * 1024 * 1024
     max_buffered_answer_bytes: int = 1024 * 1024
     long_body_bytes: int = 8192
