@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from exaslurm.errors import StateError
 from exaslurm.gateway.follow import Step, Watch
 from exaslurm.gateway.listeners import Listeners
 from exaslurm.gateway.server import Server
@@ -15,6 +16,7 @@ from exaslurm.gateway.tls import Certificate
 from exaslurm.keys.clients import ClientKeys
 from exaslurm.registry.replica import Replica, ReplicaSource
 from exaslurm.router.app import build_app
+from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.router import Router
 from exaslurm.util.iothread import IoThread
 
@@ -47,7 +49,10 @@ class Process:
         self.files = IoThread("files")
         self._parts = service.parts(self.files)
         certificate = Certificate(front.tls) if front.tls is not None else None
-        self._app = build_app(self._parts.config, self._parts.source, self._parts.keys)
+        self._quotas = _quotas(service) if self._parts.keys is not None else None
+        self._app = build_app(
+            self._parts.config, self._parts.source, self._parts.keys, quotas=self._quotas
+        )
         self._server = Server(
             self._app,
             listeners,
@@ -80,6 +85,8 @@ class Process:
             for task in helpers:
                 task.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+            if self._quotas is not None:
+                self._quotas.close()
 
     @property
     def stopping(self) -> bool:
@@ -133,6 +140,15 @@ async def know_replicas(source: ReplicaSource) -> None:
         await asyncio.sleep(_PAUSE_S)
     usable = sum(item.takes_requests for item in known)
     log.warning("serving though not all is known yet: %d replicas take requests", usable)
+
+
+def _quotas(service: Service) -> SharedQuotas | None:
+    """What keys have used in all processes that serve this on the host; None: not to be had."""
+    try:
+        return SharedQuotas.open(service.identity)
+    except StateError as error:
+        log.warning("the limits of keys are counted by each process alone: %s", error)
+        return None
 
 
 def _keys_step(keys: ClientKeys) -> Step:

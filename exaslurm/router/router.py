@@ -22,6 +22,7 @@ from exaslurm.router.exchange import Exchange
 from exaslurm.router.figures import table_families
 from exaslurm.router.loads import Loads
 from exaslurm.router.metrics import Metrics
+from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.reweigh import Weigher
 from exaslurm.router.routes import PROXIED
 from exaslurm.router.table import Group, Table, Target
@@ -53,16 +54,17 @@ class Router:
         keys: ClientKeys | None,
         audit: Audit | None = None,
         loads: Loads | None = None,
+        quotas: SharedQuotas | None = None,
     ) -> None:
-        """``keys`` None: nobody is asked for one (a router for this host alone). ``loads``: what
-        the routers of this host share."""
+        """``keys`` None: nobody is asked for one (a router for this host alone). ``loads`` and
+        ``quotas``: what the routers of this host share."""
         self.config = config
         self.source = source
         self.keys = keys
         self.audit = audit
         self.by_prefix = config.policy == "affinity"
         self.table = Table(key=config.internal_key, by_prefix=self.by_prefix, canary=config.canary)
-        self.admission = Admission(config.limits)
+        self.admission = Admission(config.limits, quotas=quotas)
         self.budget = RetryBudget()
         self.metrics = Metrics(PROXIED)
         self.upstream: Upstream = None  # type: ignore[assignment]
