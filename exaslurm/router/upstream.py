@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import httptools
 
-from exaslurm.router.config import RouterConfig
+if TYPE_CHECKING:
+    from exaslurm.router.config import RouterConfig
 
 Headers = list[tuple[bytes, bytes]]
 
