@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from exaslurm.router.audit_chain import (
     unseal,
 )
 from exaslurm.util.files import state_error
+
+_HEAD_TRIES = 3
+_HEAD_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +78,26 @@ def verify(directory: Path, secret: str | None) -> list[ChainReport]:
 def _check(name: str, directory: Path, sealer: Sealer) -> _Check:
     while True:
         try:
-            head = chains(directory).get(name, ChainFiles()).head
-            check = _Check(name, directory, sealer, head.read_bytes() if head else None)
+            raw_head = _read_head(chains(directory).get(name, ChainFiles()).head, name, sealer)
+            check = _Check(name, directory, sealer, raw_head)
             # Listed only now: the head is never ahead of the files.
             check.run(chains(directory).get(name, ChainFiles()))
         except FileNotFoundError:
             continue  # a router has just removed its oldest file: what it says of it comes later
         return check
+
+
+def _read_head(path: Path | None, name: str, sealer: Sealer) -> bytes | None:
+    """The raw head. One that does not fit is read again: on a shared file system it may be seen
+    half written."""
+    if path is None:
+        return None
+    for _ in range(_HEAD_TRIES):
+        raw = path.read_bytes()
+        if Head.decode(raw, name, sealer) is not None:
+            break
+        time.sleep(_HEAD_PAUSE_S)
+    return raw
 
 
 class _Check:

@@ -76,6 +76,7 @@ class ChainWriter:
         self._buffer = bytearray()
         self._weights: deque[int] = deque()
         self._condemned: list[Path] = []
+        self._unsaid = 0  # requests that are lost, which the chain has to say as soon as it can
 
     @property
     def buffered_bytes(self) -> int:
@@ -89,19 +90,22 @@ class ChainWriter:
     @property
     def at_stake(self) -> int:
         """Requests in records that are not on disk yet."""
-        return sum(self._weights)
+        return sum(self._weights) + self._unsaid
 
     def ready(self) -> None:
         """Have a file to append to: the first one, or the next after its size or day."""
-        if self._buffer:
-            self.flush()
+        if self._file is not None and not self._is_in_place():
+            # Somebody moved what is written to. What they have is all that there is of it.
+            self._unsaid = self.at_stake
+            self._buffer.clear()
+            self._weights.clear()
+            self._let_go()
         if self._file is None:
             self._take_chain()
-        elif not self._is_in_place():
-            # Somebody moved what is written to. What they have is all that there is of it.
-            self._let_go()
-            self._take_chain()
-        elif self._file.size_bytes >= self._max_file_bytes:
+            return
+        if self._buffer:
+            self.flush()
+        if self._file.size_bytes >= self._max_file_bytes:
             self._next_file("size", "ok")
         elif self._file.day != _day(self._clock()):
             self._next_file("day", "ok")
@@ -178,12 +182,13 @@ class ChainWriter:
         try:
             make_private_dir(self._directory)
             self._chain, self._head_fd = self._lock_chain()
-            lost = self._resume()
+            self._unsaid += self._resume()
         except BaseException:
             self._let_go()
             raise
-        if lost:
-            self.gap(lost)
+        if self._unsaid:
+            self.gap(self._unsaid)
+            self._unsaid = 0
 
     def _resume(self) -> int:
         """Go on where the chain ends, in a new file. Returns what the head says was lost."""
@@ -328,7 +333,8 @@ class ChainWriter:
     def _let_go(self) -> None:
         for fd in (self._head_fd, self._file.fd if self._file else -1):
             if fd >= 0:
-                os.close(fd)
+                with contextlib.suppress(OSError):  # it is closed all the same
+                    os.close(fd)
         self._file = None
         self._head_fd = -1
 
@@ -348,8 +354,10 @@ def _open_head(path: Path) -> int:
 def _same(path: Path, fd: int) -> bool:
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):  # on NFS: another host removed it
+            return False
+        raise
 
 
 def _day(now_s: float) -> int:

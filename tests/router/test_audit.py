@@ -547,6 +547,27 @@ class TestBadDisk:
         assert (report.problems, report.lost) == ([], missing)
         assert sum(record.get("lost", 0) for record in read(tmp_path)) == missing
 
+    def test_a_file_that_goes_while_the_disk_is_full(
+        self, tmp_path: Path, file_limit: Callable[[int], None]
+    ) -> None:
+        audit = make(tmp_path)
+        audit.record(call(0))
+        until(lambda: not audit._pending and audit._writer.is_settled)
+        file_limit(1500)
+        for number in range(1, 21):
+            audit.record(call(number))
+        until(lambda: audit._trouble is not None and not audit._pending)
+        files(tmp_path)[0].unlink()
+        file_limit(0)
+        until(lambda: audit._trouble is None)
+        audit.record(call(99))
+        assert audit.close() == 0
+        report = only(tmp_path)
+        assert 15 < report.lost <= 20
+        assert [r["id"] for r in read(tmp_path) if r["kind"] == "request"] == ["req-99"]
+        (found,) = problems(tmp_path)
+        assert found == "0:1: records 1 to 2 were removed before this line"
+
     def test_no_directory(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         (tmp_path / "audit").write_text("in the way")
         audit = make(tmp_path / "audit")
