@@ -156,6 +156,11 @@ def first_seq(path: Path) -> int:
     return int(match["seq"])
 
 
+def opened_at(path: Path) -> str:
+    """When a file was begun, by its name: ``YYYYMMDD-hhmmss-mmm``, UTC."""
+    return path.name.split(".")[-2]
+
+
 def head_path(directory: Path, chain: str) -> Path:
     return directory / f"{chain}.head"
 

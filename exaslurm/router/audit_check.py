@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,15 +65,10 @@ def verify(directory: Path, secret: str | None) -> list[ChainReport]:
         checks = [_check(name, directory, sealer) for name in sorted(chains(directory))]
     except OSError as error:
         raise state_error("read", directory, error) from error
-    reports = {check.report.name: check.report for check in checks}
     for check in checks:
-        for other, (seq, path) in check.others.items():
-            known = reports.get(other)
-            if known is None or (known.seq < seq and not known.problems):
-                have = f"ends at {known.seq}" if known else "is gone"
-                text = f"chain {other} had {seq} records when this was written, and {have}"
-                check.report.findings.append(Finding(path, 0, text))
-    return [report for report in reports.values() if report.records or report.findings]
+        _compare(check, checks)
+    reports = [check.report for check in checks]
+    return [report for report in reports if report.records or report.findings]
 
 
 def _check(name: str, directory: Path, sealer: Sealer) -> _Check:
@@ -85,6 +81,24 @@ def _check(name: str, directory: Path, sealer: Sealer) -> _Check:
         except FileNotFoundError:
             continue  # a router has just removed its oldest file: what it says of it comes later
         return check
+
+
+def _compare(check: _Check, checks: list[_Check]) -> None:
+    """What the chains say of each other: how far they were, and which old files are gone by
+    intent."""
+    report = check.report
+    if check.late is not None:
+        path, line, missing = check.late
+        if max((other.pruned.get(report.name, 0) for other in checks), default=0) < missing:
+            text = f"{_span(1, missing)} removed before this line"
+            report.findings.insert(0, Finding(path, line, text))
+    reports = {other.report.name: other.report for other in checks}
+    for name, (seq, path) in check.others.items():
+        known = reports.get(name)
+        if known is None or (known.seq < seq and not known.problems):
+            have = f"ends at {known.seq}" if known else "is gone"
+            text = f"chain {name} had {seq} records when this was written, and {have}"
+            report.findings.append(Finding(path, 0, text))
 
 
 def _read_head(path: Path | None, name: str, sealer: Sealer) -> bytes | None:
@@ -114,8 +128,8 @@ class _Check:
         self._tip = GENESIS
         self._before = GENESIS
         self._unreadable = 0
-        self._pruned = 0
-        self._late: tuple[Path, int, int] | None = None
+        self.pruned: dict[str, int] = {}
+        self.late: tuple[Path, int, int] | None = None
         self._place = (directory, 0)
 
     def run(self, chain: ChainFiles) -> None:
@@ -180,7 +194,7 @@ class _Check:
             return
         self._tip = previous.encode()
         self.report.seq = record["seq"] - 1
-        self._late = (*self._place, self.report.seq)
+        self.late = (*self._place, self.report.seq)
 
     def _is_followed_by(self, seq: int, mac: bytes, line: bytes) -> bool:
         parts = unseal(line)
@@ -201,7 +215,8 @@ class _Check:
             )
         elif kind == "pruned":
             through = record.get("through")
-            self._pruned = through if isinstance(through, int) else 0
+            if isinstance(through, dict):
+                self.pruned.update(_counts(through))
         elif kind == "open":
             if record.get("chain") != self.report.name:
                 self._find(f"the file belongs to chain {record.get('chain')}")
@@ -214,9 +229,7 @@ class _Check:
             others = record.get("others")
             if isinstance(others, dict):
                 path = self._place[0]
-                self.others.update(
-                    {name: (seq, path) for name, seq in others.items() if isinstance(seq, int)}
-                )
+                self.others.update({name: (seq, path) for name, seq in _counts(others)})
 
     def _has_other_key(self, record: dict[str, Any]) -> bool:
         other = record.get("key_id")
@@ -229,11 +242,6 @@ class _Check:
     def _end(self, chain: ChainFiles) -> None:
         report = self.report
         report.mac = self._tip.decode() if report.seq else ""
-        if self._late is not None:
-            path, line, missing = self._late
-            if self._pruned < missing:
-                text = f"{_span(1, missing)} removed before this line"
-                report.findings.insert(0, Finding(path, line, text))
         if self._head is not None and self._head.lost:
             report.lost += self._head.lost
             self._find(
@@ -255,3 +263,7 @@ def _span(first: int, last: int) -> str:
     if first == last:
         return f"record {first} was"
     return f"records {first} to {last} were"
+
+
+def _counts(data: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    return ((name, number) for name, number in data.items() if isinstance(number, int))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from exaslurm.router.audit_chain import chains, record_of, unseal
+from exaslurm.router.audit_chain import chains, opened_at, record_of, unseal
 from exaslurm.util.files import state_error
 
 Record = dict[str, Any]
@@ -69,6 +69,5 @@ def _is_since(record: Record, since_s: float) -> bool:
 
 
 def _opened_s(path: Path) -> float:
-    """When the file was begun (UTC), by its name."""
-    stamp = path.name.split(".")[-2][: len("20260101-000000")]
+    stamp = opened_at(path)[: len("20260101-000000")]
     return calendar.timegm(time.strptime(stamp, "%Y%m%d-%H%M%S"))

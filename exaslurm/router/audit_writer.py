@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import itertools
 import os
 import re
 import time
@@ -31,6 +32,7 @@ from exaslurm.router.audit_chain import (
     file_path,
     first_seq,
     head_path,
+    opened_at,
     read_head,
     record_of,
     unseal,
@@ -103,7 +105,7 @@ class ChainWriter:
         if self._file is None:
             self._take_chain()
             return
-        if self._buffer:
+        if not self.is_settled:
             self.flush()
         if self._file.size_bytes >= self._max_file_bytes:
             self._next_file("size", "ok")
@@ -262,12 +264,16 @@ class ChainWriter:
         return tip
 
     def _next_file(self, reason: str, head: str) -> None:
+        others = self._others()
+        condemned = self._oldest() if self._max_total_bytes is not None else {}
         now_s = self._clock()
         path = file_path(self._directory, self._chain, self._tip.seq + 1, now_s)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         opened = _File(path, os.open(path, flags, PRIVATE_FILE), _day(now_s))
+        # From here on nothing can fail: a file begins with its record, whole or not at all.
         if self._file is not None:
-            os.close(self._file.fd)
+            with contextlib.suppress(OSError):
+                os.close(self._file.fd)
         self._file = opened
         self.append(
             self._event(
@@ -280,28 +286,34 @@ class ChainWriter:
                 pid=os.getpid(),
                 exaslurm=__version__,
                 key_id=self._sealer.key_id,
-                others=self._others(),
+                others=others,
             ),
             0,
         )
-        if self._max_total_bytes is not None:
-            self._condemn(self._max_total_bytes)
+        if condemned:
+            self.append(self._event("pruned", through=condemned), 0)
 
-    def _condemn(self, max_total_bytes: int) -> None:
-        """Choose the oldest files of this chain to be removed while there is too much of all."""
-        found = chains(self._directory)
-        total_bytes = sum(path.stat().st_size for chain in found.values() for path in chain.files)
-        *old, _current = found[self._chain].files
-        chosen = []
-        for path in old:
-            if total_bytes <= max_total_bytes:
+    def _oldest(self) -> dict[str, int]:
+        """Condemn the oldest files of all chains as far as there is too much. Returns the last
+        record that goes, by chain. The last file of a chain stays."""
+        assert self._max_total_bytes is not None
+        total_bytes = 0
+        old: list[tuple[str, str, int, Path, int]] = []
+        for name, chain in chains(self._directory).items():
+            for path, following in itertools.zip_longest(chain.files, chain.files[1:]):
+                with contextlib.suppress(FileNotFoundError):
+                    size = path.stat().st_size
+                    total_bytes += size
+                    if following is not None:
+                        old.append((opened_at(path), name, size, path, first_seq(following) - 1))
+        through: dict[str, int] = {}
+        for _, name, size, path, last in sorted(old):
+            if total_bytes <= self._max_total_bytes:
                 break
-            total_bytes -= path.stat().st_size
-            chosen.append(path)
-        if chosen:
-            through = first_seq(found[self._chain].files[len(chosen)]) - 1
-            self.append(self._event("pruned", through=through, files=len(chosen)), 0)
-            self._condemned = chosen
+            total_bytes -= size
+            self._condemned.append(path)
+            through[name] = last
+        return through
 
     def _others(self) -> dict[str, int]:
         """How far the other chains are: a chain that vanishes is missed by those that are left."""

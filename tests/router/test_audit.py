@@ -355,6 +355,23 @@ class TestFiles:
         (found,) = problems(tmp_path)
         assert re.fullmatch(r"0:1: records 1 to \d+ were removed before this line", found)
 
+    def test_the_oldest_of_all_chains_go(self, tmp_path: Path) -> None:
+        """Files of a host that serves no more do not take the place of those that do."""
+        write(tmp_path, 60, host="gone", max_file_bytes=5000)
+        for number in range(8):
+            write(tmp_path, 20, host="gone" if number < 4 else "login1")
+        assert problems(tmp_path) == []
+        write(tmp_path, 1, max_total_bytes=55_000)
+        assert sum(path.stat().st_size for path in files(tmp_path)) < 57_000
+        assert len(list(tmp_path.glob("gone-0.*.jsonl"))) == 1
+        assert len(list(tmp_path.glob("login1-0.*.jsonl"))) == 5
+        assert problems(tmp_path) == []
+        # Without the chain that says so, it is not by intent.
+        for path in tmp_path.glob("login1-0.*"):
+            path.unlink()
+        (found,) = problems(tmp_path)
+        assert re.fullmatch(r"0:1: records 1 to \d+ were removed before this line", found)
+
     def test_several_processes_have_chains_of_their_own(self, tmp_path: Path) -> None:
         audits = [make(tmp_path) for _ in range(3)]
         for audit in audits:
