@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import aiohttp
 import pytest
 
 from exaslurm.core.plan import ModelSource
+from exaslurm.keys.token import Claims, TokenSigner
 from tests.agent.harness import REPOSITORY, Node, command_of, make_plan
 
 ENV = Path(os.environ.get("EXASLURM_ENV", "/opt/exaslurm/env"))
@@ -61,6 +63,51 @@ async def statuses(node: Node, headers: dict[str, str]) -> dict[str, int]:
     return found
 
 
+async def open_without_key(node: Node) -> set[str]:
+    """Of all paths that the engine says it has."""
+    url = f"http://127.0.0.1:{node.binding().port}"
+    key = {"Authorization": f"Bearer {node.key}"}
+    found = set()
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url + "/openapi.json", headers=key) as answer:
+            paths = (await answer.json())["paths"]
+        assert len(paths) > 20
+        for path, methods in paths.items():
+            for method in methods:
+                where = url + path.replace("{response_id}", "resp_1")
+                async with session.request(method, where, json={}) as answer:
+                    if answer.status != 401:
+                        found.add(path)
+    return found
+
+
+async def with_token(node: Node) -> dict[str, int]:
+    """What a token for the model opens, and what it does not."""
+    claims = Claims(
+        key_name="alice",
+        replica=node.binding().id,
+        models=("m:base",),
+        expires_at_s=int(time.time()) + 60,
+    )
+    headers = {"Authorization": f"Bearer {TokenSigner(node.key).sign(claims)}"}
+    url = f"http://127.0.0.1:{node.binding().port}"
+    body: dict[str, object] = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    found = {}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for model in ("m:base", "m", ""):
+            chat = url + "/v1/chat/completions"
+            async with session.post(chat, json={**body, "model": model}) as answer:
+                found[model] = answer.status
+        for path in ("/v1/models", "/metrics"):
+            async with session.get(url + path) as answer:
+                found[path] = answer.status
+        async with session.post(
+            url + "/tokenize", json={"model": "m:base", "prompt": "x"}
+        ) as answer:
+            found["/tokenize"] = answer.status
+    return found
+
+
 async def test_life_of_an_engine(node: Node) -> None:
     shared_memory = set(os.listdir("/dev/shm"))
     engine = await node.engine(lambda e: e.phase in ("healthy", "failed"), UP_S)
@@ -76,6 +123,15 @@ async def test_life_of_an_engine(node: Node) -> None:
     answered = await statuses(node, {"Authorization": f"Bearer {node.key}"})
     assert answered["/v1/chat/completions"] == answered["/metrics"] == 200
     assert node.key not in log.read_text()
+    assert await open_without_key(node) == {"/health"}
+    assert await with_token(node) == {
+        "m:base": 200,
+        "m": 403,
+        "": 400,
+        "/v1/models": 200,
+        "/metrics": 401,
+        "/tokenize": 200,
+    }
 
     before = set(node.processes())
     os.kill(engine.pid or 0, signal.SIGKILL)
