@@ -2,10 +2,12 @@
 
 The trace is Mooncake's (https://github.com/kvcache-ai/Mooncake, FAST25 release, Apache-2.0): of
 each request the time, the lengths, and ids of its blocks of 512 tokens; equal ids are equal
-beginnings. An engine's cache evicts the block that was free for longest; the blocks of a request
-are freed from its last to its first when it ends, so that ends go before beginnings; what is found
-is the run of cached blocks from the first one on. (That blocks of a running request cannot be
-evicted is left out: they are the youngest anyway.)
+beginnings. A text is made up for each block, so that the router sees bodies as from clients.
+
+An engine's cache evicts the block that was free for longest; the blocks of a request are freed
+from its last to its first when it ends, so that ends go before beginnings; what is found is the
+run of cached blocks from the first one on. (That blocks of a running request cannot be evicted is
+left out: they are the youngest anyway.)
 
 Time is simple: an engine computes prompts one after another, so many tokens a second, cached ones
 for nothing; every answer then takes a fixed time per token, however many there are.
@@ -25,18 +27,25 @@ from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
+from exaslurm.router.blocks import blocks
+
 BLOCK_TOKENS = 512
+TOKEN_BYTES = 4
+BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
+_HEAD = b'{"model": "chat", "messages": [{"role": "user", "content": "'
 TRACE = "mooncake_conversation_first_half.jsonl.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """``at_s`` from the trace's begin; ``keys``: one 64-bit number per block of the prompt."""
+    """``at_s`` from the trace's begin; ``keys``: the ids of the prompt's blocks; ``hashes``: what
+    our router makes of a body with such a prompt."""
 
     at_s: float
     prompt_tokens: int
     output_tokens: int
     keys: Sequence[int]
+    hashes: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +133,23 @@ class Outcome:
 
 
 def load(folder: Path) -> list[Request]:
-    """The trace, from the folder of public data; its ids are hashed as a router's blocks are."""
+    """The trace, from the folder of public data."""
     requests = []
     with gzip.open(folder / TRACE, "rt") as lines:
         for line in lines:
             entry = json.loads(line)
-            keys = [xxh3_64_intdigest(b"%d" % block) for block in entry["hash_ids"]]
+            keys, tokens = entry["hash_ids"], entry["input_length"]
+            hashes = blocks(_body(keys, tokens), len(_HEAD))
             at_s = entry["timestamp"] / 1000
-            requests.append(Request(at_s, entry["input_length"], entry["output_length"], keys))
+            requests.append(Request(at_s, tokens, entry["output_length"], keys, hashes))
     return requests
+
+
+def _body(keys: Sequence[int], tokens: int) -> bytes:
+    """A request with a text of its own for each block of the prompt."""
+    words = BLOCK_BYTES // 16
+    text = b"".join(b"%016x" % xxh3_64_intdigest(b"%d" % key) * words for key in keys)
+    return _HEAD + text[: tokens * TOKEN_BYTES] + b'"}], "stream": true}'
 
 
 def pooled(trace: Sequence[Request], capacity: int) -> float:

@@ -10,11 +10,9 @@ import random
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from benchmarks.caches import BLOCK_TOKENS, Engine, Request
+from benchmarks.caches import BLOCK_BYTES, BLOCK_TOKENS, Engine, Request
 from exaslurm.router.affinity import Affinity
 from exaslurm.router.choose import choose
-
-_LONGEST_BLOCKS = 1024
 
 
 class _Policy:
@@ -50,26 +48,25 @@ class Ours(_Policy):
     ) -> None:
         super().__init__(engines, capacity, seed)
         self.usable = frozenset(engines)
-        extents = range(0, (_LONGEST_BLOCKS + 1) * BLOCK_TOKENS, BLOCK_TOKENS)
         self.routers: list[Affinity[Engine]] = []
         for _ in range(routers):
-            affinity: Affinity[Engine] = Affinity(extents=extents)
+            affinity: Affinity[Engine] = Affinity()
             affinity.retain(engines)
             if told:
-                affinity.room = capacity * BLOCK_TOKENS * len(engines) / routers
+                affinity.room = capacity * BLOCK_BYTES * len(engines) / routers
             self.routers.append(affinity)
         self.router = self.routers[0]
 
     def choose(self, request: Request) -> Engine:
         self.router = self.rng.choice(self.routers)
-        engine = self.router.choose(request.keys, self.usable, self.rng)
+        engine = self.router.choose(request.hashes, self.usable, self.rng)
         if engine is None:
             engine = choose(self.engines, (), self.rng)
         assert engine is not None
         return engine
 
     def sent(self, request: Request, engine: Engine) -> None:
-        self.router.sent(request.keys, engine)
+        self.router.sent(request.hashes, engine)
 
 
 class RoundRobin(_Policy):

@@ -41,7 +41,8 @@ class Loaded(Protocol):
 L = TypeVar("L", bound=Loaded)
 
 CAPACITY = 65_536
-"""Entries of an index. An entry takes about 130 bytes, a prompt 3 to 12 entries."""
+"""Entries of an index. An entry takes 160 bytes, 250 if several replicas share it: 16 MB at most.
+A prompt takes 2 to 8 entries."""
 
 LOAD_FACTOR = 1.25
 LOAD_SLACK = 4.0

@@ -177,6 +177,26 @@ def test_routers_that_share_nothing_agree_on_prompts_they_have_not_seen() -> Non
         assert one.choose(keys, usable, random.Random(-number)) is there is not None
 
 
+def test_they_agree_behind_a_head_that_all_share() -> None:
+    """Each has found the depth at which prompts branch; not by the head alone do they agree."""
+    targets = [Target(number) for number in range(64)]
+    usable = frozenset(targets)
+    routers: list[Affinity[Target]] = [Affinity(), Affinity()]
+    rng = random.Random(16)
+    head = [f"head {index}" for index in range(20)]
+    for name, affinity in enumerate(routers):
+        affinity.retain(targets)
+        for number in range(1000):
+            send(affinity, prompt(*head, (name, number), 1, 2), targets, rng)
+    agreed: Counter[Target | None] = Counter()
+    for number in range(500):
+        keys = prompt(*head, ("new", number), 1, 2)
+        one, two = (affinity.choose(keys, usable, rng) for affinity in routers)
+        agreed[one] += one is two
+    assert agreed.total() >= 300
+    assert len(+agreed) >= 32
+
+
 def test_a_replica_more_or_less_moves_few_prompts() -> None:
     affinity, targets, usable = pool(100)
     rng = random.Random(5)
@@ -285,6 +305,33 @@ def test_equal_loads_are_spread() -> None:
     rng = random.Random(11)
     counts = Counter(send(affinity, prompt(n, 1), targets, rng) for n in range(8000))
     assert max(counts.values()) <= 1.15 * 8000 / 16
+
+
+def test_a_choice_looks_at_a_few_replicas_however_many_there_are() -> None:
+    looked = 0
+
+    class Watched(Target):
+        @property
+        def outstanding(self) -> int:
+            nonlocal looked
+            looked += 1
+            return 1
+
+        @outstanding.setter
+        def outstanding(self, value: int) -> None:
+            pass
+
+    affinity: Affinity[Target] = Affinity()
+    targets: list[Target] = [Watched(number) for number in range(3072)]
+    affinity.retain(targets)
+    usable = frozenset(targets)
+    rng = random.Random(17)
+    for number in range(500):
+        keys = prompt("head", number % 50, *range(number % 7))
+        before = looked
+        target = affinity.choose(keys, usable, rng)
+        assert looked - before <= 8
+        affinity.sent(keys, target or targets[0])
 
 
 def test_replicas_that_are_slow_get_less() -> None:
