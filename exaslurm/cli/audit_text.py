@@ -4,18 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from exaslurm.api.locate import find_run_dir
 from exaslurm.cli.output import paint, result, result_json
 from exaslurm.errors import AuditError, DeploymentError
 from exaslurm.keys.secrets import read_secret
+from exaslurm.router.audit_chain import chains
 from exaslurm.router.audit_check import ChainReport, verify
 from exaslurm.router.audit_read import newest
-from exaslurm.rundir import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLog:
+    """Where an audit log is; ``name`` is for people, ``key_file`` what its chain is made with."""
+
+    name: str
+    directory: Path
+    key_file: Path | None
+
+    @classmethod
+    def find(cls, name: str, environ: Mapping[str, str], *, site: str | None) -> AuditLog:
+        """The log of a deployment, or in a directory of its own. DeploymentError if there is
+        none."""
+        path = Path(name)
+        if "/" in name and path.is_dir() and not (path / "gen").is_dir():
+            log = cls(name, path.absolute(), None)
+        else:
+            run_dir = find_run_dir(name, environ, site=site)
+            log = cls(run_dir.deployment, run_dir.audit, run_dir.internal_key)
+        if not log.directory.is_dir() or not chains(log.directory):
+            raise DeploymentError(
+                f"{log.name} has no audit log in {log.directory}",
+                remedy="routers write one from their start, unless the spec says "
+                "gateway.audit: false",
+            )
+        return log
 
 
 def show_records(
-    run_dir: RunDir,
+    log: AuditLog,
     *,
     lines: int,
     since_s: float,
@@ -34,27 +65,24 @@ def show_records(
             and (model is None or record.get("model") == model)
         )
 
-    _require(run_dir)
-    records = newest(run_dir.audit, lines, wanted, since_s=since_s)
+    records = newest(log.directory, lines, wanted, since_s=since_s)
     if as_json:
-        result_json(
-            {"schema": "exaslurm/audit/1", "deployment": run_dir.deployment, "records": records}
-        )
+        result_json({"schema": "exaslurm/audit/1", "deployment": log.name, "records": records})
         return
     for record in records:
         result(_line(record))
 
 
-def show_check(run_dir: RunDir, *, as_json: bool) -> None:
+def show_check(log: AuditLog, *, as_json: bool) -> None:
     """What a check of all files finds. AuditError if the log was changed."""
-    _require(run_dir)
-    reports = verify(run_dir.audit, read_secret(run_dir.internal_key))
+    secret = None if log.key_file is None else read_secret(log.key_file)
+    reports = verify(log.directory, secret)
     problems = sum(len(report.problems) for report in reports)
     if as_json:
         result_json(
             {
                 "schema": "exaslurm/audit-check/1",
-                "deployment": run_dir.deployment,
+                "deployment": log.name,
                 "whole": problems == 0,
                 "chains": [_chain(report) for report in reports],
             }
@@ -64,15 +92,7 @@ def show_check(run_dir: RunDir, *, as_json: bool) -> None:
             _show_chain(report)
     if problems:
         what = "1 finding" if problems == 1 else f"{problems} findings"
-        raise AuditError(f"the audit log in {run_dir.audit} is not as it was written: {what}")
-
-
-def _require(run_dir: RunDir) -> None:
-    if not run_dir.audit.is_dir():
-        raise DeploymentError(
-            f"deployment {run_dir.deployment} has no audit log in {run_dir.audit}",
-            remedy="routers write one from their start, unless the spec says gateway.audit: false",
-        )
+        raise AuditError(f"the audit log in {log.directory} is not as it was written: {what}")
 
 
 def _show_chain(report: ChainReport) -> None:

@@ -41,6 +41,7 @@ class GatewayOptions:
     keys_file: Path | None = None
     key_file: Path | None = None
     no_auth: bool = False
+    audit: Path | None = None
     replace: bool = False
     debug: bool = False
     sockets: str | None = None
@@ -53,7 +54,7 @@ def parse(argv: Sequence[str] | None) -> GatewayOptions:
     """The options of ``python -m exaslurm.gateway``. UserError for what they cannot be."""
     given = _parser().parse_args(argv)
     values = {name: value for name, value in vars(given).items() if value is not None}
-    for name in ("engines_file", "uds", "tls_cert", "tls_key", "keys_file", "key_file"):
+    for name in ("engines_file", "uds", "tls_cert", "tls_key", "keys_file", "key_file", "audit"):
         if name in values:
             values[name] = values[name].absolute()
     if "run_dir" in values:
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--keys-file", type=Path, help="client keys, as 'exaslurm key' stores them")
     add("--key-file", type=Path, help="a file that holds the one client key")
     add("--no-auth", action="store_true", help="ask nobody for a key")
+    add("--audit", type=Path, help="with a list of engines: keep an audit log in this directory")
     add("--replace", action="store_true", help="take over from the router that runs")
     add("--debug", action="store_true", help="more log, tracebacks on errors")
     add("--sockets", help=argparse.SUPPRESS)
@@ -112,6 +114,11 @@ def _check(options: GatewayOptions) -> None:
             "a deployment has its own keys: --keys-file, --key-file and --no-auth are for "
             "--engines-file",
             remedy="exaslurm key add DEPLOYMENT NAME makes a key",
+        )
+    if options.run_dir is not None and options.audit is not None:
+        raise UserError(
+            "a deployment's audit log is in its run directory: --audit is for --engines-file",
+            remedy="gateway.audit in the spec turns it on and off",
         )
 
 

@@ -51,7 +51,11 @@ class Process:
         certificate = Certificate(front.tls) if front.tls is not None else None
         self._quotas = _quotas(service) if self._parts.keys is not None else None
         self._app = build_app(
-            self._parts.config, self._parts.source, self._parts.keys, quotas=self._quotas
+            self._parts.config,
+            self._parts.source,
+            self._parts.keys,
+            audit=self._parts.audit,
+            quotas=self._quotas,
         )
         self._server = Server(
             self._app,
@@ -74,6 +78,9 @@ class Process:
             asyncio.create_task(self._parts.source.run()),
             asyncio.create_task(self._watch.run()),
         ]
+        audit = self._parts.audit
+        if audit is not None:
+            audit.start()
         try:
             # Entered here, not by uvicorn, which leaves it open when it has to end at once.
             async with self._app.router.lifespan_context(self._app):
@@ -87,6 +94,8 @@ class Process:
             await asyncio.gather(*helpers, return_exceptions=True)
             if self._quotas is not None:
                 self._quotas.close()
+            if audit is not None:
+                await asyncio.to_thread(audit.close)
 
     @property
     def stopping(self) -> bool:

@@ -21,10 +21,12 @@ from exaslurm.util.files import read_text
 # A worker's parent needs nothing of these, nor may they delay the start of a router.
 if TYPE_CHECKING:
     from exaslurm.keys.clients import ClientKeys
+    from exaslurm.router.audit import Audit
     from exaslurm.router.config import RouterConfig
     from exaslurm.util.iothread import IoThread
 
 _DRAIN_S = 60.0
+_AUDIT_GIB = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class Parts:
     config: RouterConfig
     source: RunningSource
     keys: ClientKeys | None
+    audit: Audit | None
 
 
 class Service(Protocol):
@@ -117,6 +120,7 @@ class DeploymentService:
         self._directory = run_dir
         self._options = options
         self._limits = with_limits(planned.limits, options.limits)
+        self._audit_gib = planned.audit_gib if planned.audit else None
 
     def check(self) -> None:
         self._keys()
@@ -127,7 +131,10 @@ class DeploymentService:
         internal_key, keys = self._keys()
         source = RegistryFollower(self._directory, internal_key)
         config = _config(self.name, self._options, self._limits, internal_key)
-        return Parts(config, source, keys)
+        audit = None
+        if self._audit_gib is not None:
+            audit = _audit(self._directory.audit, internal_key, self._audit_gib)
+        return Parts(config, source, keys, audit)
 
     def _keys(self) -> tuple[str, ClientKeys]:
         from exaslurm.keys.clients import ClientKeys
@@ -173,7 +180,9 @@ class EnginesService:
 
         source = PolledSource(self._engines, pollers=self.front.workers, files=files)
         config = _config(self.name, self._options, self._limits, None)
-        return Parts(config, source, self._keys())
+        directory = self._options.audit
+        audit = None if directory is None else _audit(directory, None, _AUDIT_GIB)
+        return Parts(config, source, self._keys(), audit)
 
     def _keys(self) -> ClientKeys | None:
         from exaslurm.gateway.keys import client_keys
@@ -182,6 +191,12 @@ class EnginesService:
         if keys is not None:
             keys.refresh()
         return keys
+
+
+def _audit(directory: Path, secret: str | None, gib: float) -> Audit:
+    from exaslurm.router.audit import Audit
+
+    return Audit(directory, secret=secret, max_total_bytes=int(gib * 2**30))
 
 
 def load_plan(options: GatewayOptions, run_dir: RunDir) -> Plan:

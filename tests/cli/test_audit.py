@@ -117,6 +117,18 @@ def test_no_log(exaslurm: Run, run_dir: RunDir) -> None:
         assert "has no audit log" in done.err
 
 
+def test_a_directory_without_a_deployment(exaslurm: Run, tmp_path: Path) -> None:
+    audit = Audit(tmp_path / "log", secret=None, host="login1")
+    audit.start()
+    audit.record(Call("/v1/completions", b"req", time.monotonic()))
+    audit.close()
+    assert "  -  -  -  0  ?+? tokens" in exaslurm("logs", tmp_path / "log", "--audit").out
+    done = exaslurm("logs", tmp_path / "log", "--verify")
+    assert done.code == 0
+    assert "login1-0: 3 records, 1 requests" in done.out
+    assert exaslurm("logs", tmp_path, "--verify").code == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -52,7 +52,8 @@ def logs_command(
     """Show the last lines of DEPLOYMENT's logs: all of them, or those asked for.
 
     With --json: the names and paths of the logs instead of their lines; with --audit, the
-    records as they were written.
+    records as they were written. With --audit and --verify, DEPLOYMENT may also be the directory
+    of an audit log, as `exaslurm router --audit DIR` writes it.
     """
     import os
     import time
@@ -71,16 +72,17 @@ def logs_command(
         raise click.UsageError("--since, --key and --model go with --audit")
     if follow and (audit or verify):
         raise click.UsageError("--follow does not go with --audit and --verify")
-    run_dir = find_run_dir(deployment, dict(os.environ), site=site)
     if audit or verify:
-        from exaslurm.cli.audit_text import show_check, show_records
+        from exaslurm.cli.audit_text import AuditLog, show_check, show_records
 
+        log = AuditLog.find(deployment, dict(os.environ), site=site)
         if verify:
-            show_check(run_dir, as_json=as_json)
+            show_check(log, as_json=as_json)
             return
         since_s = 0.0 if since is None else max(0.0, time.time() - since)
-        show_records(run_dir, lines=lines, since_s=since_s, key=key, model=model, as_json=as_json)
+        show_records(log, lines=lines, since_s=since_s, key=key, model=model, as_json=as_json)
         return
+    run_dir = find_run_dir(deployment, dict(os.environ), site=site)
     chosen = select_logs(
         run_dir, replica=replica, node=node, controller=controller, batch=batch, router=router
     )

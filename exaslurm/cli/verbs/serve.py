@@ -108,6 +108,12 @@ def gateway_command(deployment: str, site: str | None, **given: Any) -> None:
     is_flag=True,
     help="With --engines-file: ask nobody for a key. On loopback and unix sockets only.",
 )
+@click.option(
+    "--audit",
+    metavar="DIR",
+    type=_FILE,
+    help="With --engines-file: write a record of every request into this directory.",
+)
 @deployment_site_option
 def router_command(deployment: str | None, site: str | None, **given: Any) -> None:
     """Run a router that follows DEPLOYMENT (a name or a run directory) until it is stopped.
