@@ -125,7 +125,12 @@ class PolledSource:
         """Ask this engine now, because requests to it failed."""
         watched = self._watched.get(replica)
         now_s = self._clock()
-        if watched is None or watched.checking or not self._running or watched.due_s <= now_s:
+        if watched is None or not self._running:
+            return
+        if watched.checking:  # perhaps it answered before the requests failed
+            watched.ask_again = True
+            return
+        if watched.due_s <= now_s:
             return
         self._troubled.add(watched, now_s)
         self._wake()
@@ -229,10 +234,13 @@ class PolledSource:
     def _schedule(self, watched: Watched) -> None:
         now_s = self._clock()
         jitter = self._rng.uniform(0.9, 1.1)
-        if watched.misconfigured:
+        if watched.ask_again:
+            watched.ask_again = False
+            self._troubled.add(watched, now_s)
+        elif watched.misconfigured:
             self._usual.add(watched, now_s + MISCONFIGURED_EVERY_S * jitter)
         elif watched.in_trouble:
-            every_s = max(TROUBLED_EVERY_S, self._in_trouble / TROUBLED_PER_S) * self._pollers
+            every_s = max(TROUBLED_EVERY_S, self._in_trouble * self._pollers / TROUBLED_PER_S)
             self._troubled.add(watched, now_s + every_s * self._rng.uniform(0.8, 1.0))
         elif watched.checks == 1:  # all were asked at once at the start: spread them
             self._usual.add(watched, now_s + self.every_s * self._rng.random())

@@ -31,6 +31,7 @@ class Watched:
         self.load: EngineLoad | None = None
         self.checks = 0
         self.checking = False
+        self.ask_again = False
         self.due_s = 0.0
         self.misconfigured = False
         """It answers, but not as it should: asking every second would not mend it."""
@@ -46,7 +47,7 @@ class Watched:
     @property
     def in_trouble(self) -> bool:
         """Whether it is to be asked again soon."""
-        return self.checks > 0 and not self.replica.takes_requests
+        return self.checks > 0 and (not self.replica.takes_requests or self._late > 0)
 
     async def check(self) -> None:
         """Ask the engine; ``replica`` and ``load`` hold what is known after that.

@@ -232,6 +232,31 @@ async def test_a_recheck_is_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await until(lambda: _taking(source) == [True], timeout_s=2)
 
 
+async def test_what_fails_during_a_check_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "EVERY_S", 60.0)
+    real = Watched.check
+
+    async def check(self: Watched) -> None:
+        await real(self)
+        if self.checks == 1:
+            source.recheck("e0")
+
+    monkeypatch.setattr(Watched, "check", check)
+    async with started() as engine, polling(_list(engine)) as source:
+        await until(lambda: engine.asked["/health"] == 2)
+        await asyncio.sleep(0.1)
+        assert engine.asked["/health"] == 2
+
+
+async def test_a_late_one_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "EVERY_S", 60.0)
+    async with started() as engine, polling(_list(engine)) as source:
+        await until(lambda: _taking(source) == [True])
+        engine.mode = "hang"
+        source.recheck("e0")
+        await until(lambda: _taking(source) == [False], timeout_s=3)
+
+
 async def test_an_error_of_ours_does_not_end_the_checks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
