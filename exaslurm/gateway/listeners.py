@@ -117,25 +117,22 @@ def listen_unix(path: Path, mode: int) -> socket.socket:
 
     UserError if there is another file, or if somebody listens.
     """
-    if len(os.fsencode(path)) + 5 > _MAX_SOCKET_PATH_BYTES:
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH_BYTES:
         raise UserError(
             f"{path}: longer than a socket's path may be",
-            remedy=f"use at most {_MAX_SOCKET_PATH_BYTES - 5} bytes, such as /run/user/UID/name",
+            remedy=f"use at most {_MAX_SOCKET_PATH_BYTES} bytes, such as /run/user/UID/NAME",
         )
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Bound under another name first: it has its mode and listens before anybody can find it.
-    fresh = path.with_name(path.name + ".new")
     try:
         _require_unused(path)
         with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        before = os.umask(0o777 & ~mode)
+            path.unlink()
+        before = os.umask(0o777 & ~mode)  # so that it has its mode from the first moment
         try:
-            sock.bind(os.fspath(fresh))
+            sock.bind(os.fspath(path))
         finally:
             os.umask(before)
         sock.listen(BACKLOG)
-        fresh.replace(path)
     except OSError as error:
         sock.close()
         reason = os.strerror(error.errno) if error.errno else str(error)

@@ -16,7 +16,7 @@ from exaslurm.gateway.tls import TlsFiles
 from exaslurm.keys.secrets import read_secret
 from exaslurm.registry.replica import ReplicaSource
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import read_text
+from exaslurm.util.files import make_private_dir, read_text
 
 # A worker's parent needs nothing of these, nor may they delay the start of a router.
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ class EnginesService:
 
     def check(self) -> None:
         self._keys()
+        if self._options.audit is not None:
+            make_private_dir(self._options.audit)
 
     def parts(self, files: IoThread) -> Parts:
         from exaslurm.registry.probe import PolledSource

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -112,13 +111,13 @@ class Load:
         streams: int = 2,
         may_reconnect: bool = False,
         tokens: int = 4,
-        **client: Any,
+        uds: Path | None = None,
     ) -> None:
         self.done = 0
         self.reconnects = 0
         self.failures: list[str] = []
         self._url, self._key = url, key
-        self._client = client
+        self._uds = os.fspath(uds) if uds is not None else None
         self._tokens = tokens
         self._may_reconnect = may_reconnect
         self._lock = threading.Lock()
@@ -136,7 +135,7 @@ class Load:
             headers={"Authorization": f"Bearer {self._key}"},
             timeout=30,
             trust_env=False,
-            **self._client,
+            transport=httpx.HTTPTransport(uds=self._uds),
         ) as client:
             while not self._ending.is_set():
                 again = False
