@@ -182,7 +182,8 @@ class ChainWriter:
 
     def _take_chain(self) -> None:
         try:
-            make_private_dir(self._directory)
+            if self._directory.parent.is_dir():  # else the deployment itself was removed
+                make_private_dir(self._directory)
             self._chain, self._head_fd = self._lock_chain()
             self._unsaid += self._resume()
         except BaseException:
