@@ -121,12 +121,12 @@ class Lane:
         what the request needs, where that decides who can serve it.
         """
         if self._ejected:
-            probe = self._due_probe(now_s, tried)
+            probe = self._due_probe(now_s, tried, tokens)
             if probe is not None:
                 probe.breaker.begin_probe()
                 return probe
         if tokens:
-            return self._pick_fitting(tried, rng, tokens)
+            return self._pick_fitting(tried, rng, keys, tokens)
         if keys and not tried and self.affinity is not None:
             target = self.affinity.choose(keys, self.closed_set, rng)
             if target is not None:
@@ -134,27 +134,30 @@ class Lane:
         return choose(self.closed, tried, rng) or choose(self.usable, tried, rng)
 
     def _pick_fitting(
-        self, tried: Collection[Target], rng: random.Random, tokens: int
+        self, tried: Collection[Target], rng: random.Random, keys: Sequence[int], tokens: int
     ) -> Target | None:
         def takes(target: Target) -> bool:
-            length = target.replica.max_model_len
-            return length is None or length >= tokens
+            return _takes(target, tokens)
 
         def has_room(target: Target) -> bool:
             return takes(target) and (target.load is None or target.load.kv_use < _FULL_KV)
 
+        if keys and not tried and self.affinity is not None:
+            target = self.affinity.choose(keys, self.closed_set, rng, fits=has_room)
+            if target is not None:
+                return target
         for pool, fits in ((self.closed, has_room), (self.closed, takes), (self.usable, takes)):
             target = choose(pool, tried, rng, fits)
             if target is not None:
                 return target
         return choose(self.closed, tried, rng)
 
-    def _due_probe(self, now_s: float, tried: Collection[Target]) -> Target | None:
+    def _due_probe(self, now_s: float, tried: Collection[Target], tokens: int) -> Target | None:
         while self._ejected and self._ejected[0][0] <= now_s:
             _, _, target = heapq.heappop(self._ejected)
             # Entries of breakers that closed or moved on meanwhile are simply forgotten.
             if target.breaker.may_probe(now_s) and target.replica.takes_requests:
-                if target not in tried:
+                if target not in tried and _takes(target, tokens):
                     return target
                 self.eject(target)
                 break
@@ -224,7 +227,7 @@ class Table:
         names: dict[str, dict[str, list[Target]]] = {}
         for replica in replicas:
             target = before.get(replica.id)
-            if target is None or target.replica.url != replica.url:
+            if target is None or _address(target.replica) != _address(replica):
                 target = Target(replica, replica.key or self._key)
             elif target.replica is not replica:
                 restarted = target.replica.pid != replica.pid
@@ -352,6 +355,16 @@ class Table:
     @property
     def targets(self) -> Iterable[Target]:
         return self._targets.values()
+
+
+def _takes(target: Target, tokens: int) -> bool:
+    """Whether a request of so many tokens fits into its context."""
+    length = target.replica.max_model_len
+    return length is None or length >= tokens
+
+
+def _address(replica: Replica) -> tuple[str, str | None]:
+    return replica.url, replica.key
 
 
 # Prompts from here on look for a replica with room in its cache.
