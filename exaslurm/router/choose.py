@@ -26,6 +26,7 @@ class Loaded(Protocol):
 L = TypeVar("L", bound=Loaded)
 
 _SAMPLES = 8
+_SAME_NODE = 3
 
 
 def choose(
@@ -62,17 +63,24 @@ def _choose_again(
 ) -> L | None:
     """A replica of another failure domain first: what killed one may have killed its neighbours."""
     lost = [replica.domains for replica in tried]
-    sample = [candidates[int(rng.random() * len(candidates))] for _ in range(_SAMPLES)]
-    for pool in (sample, candidates):
-        fresh = [
-            replica for replica in pool if replica not in tried and (fits is None or fits(replica))
-        ]
-        away = [replica for replica in fresh if _shared(replica, lost) == 0]
-        if away:
-            return min(away, key=_score)
-        if fresh and pool is candidates:
-            return min(fresh, key=lambda replica: (_shared(replica, lost), _score(replica)))
-    return None
+    if len(candidates) > 2 * _SAMPLES:
+        sample = [candidates[int(rng.random() * len(candidates))] for _ in range(_SAMPLES)]
+        found = _best(sample, tried, lost, fits)
+        if found is not None and _shared(found, lost) < _SAME_NODE:
+            return found
+    return _best(candidates, tried, lost, fits)
+
+
+def _best(
+    pool: Sequence[L],
+    tried: Collection[L],
+    lost: Sequence[tuple[str, str, str]],
+    fits: Callable[[L], bool] | None,
+) -> L | None:
+    fresh = [
+        replica for replica in pool if replica not in tried and (fits is None or fits(replica))
+    ]
+    return min(fresh, key=lambda replica: (_shared(replica, lost), _score(replica)), default=None)
 
 
 def _shared(replica: Any, lost: Sequence[tuple[str, str, str]]) -> int:
@@ -82,7 +90,7 @@ def _shared(replica: Any, lost: Sequence[tuple[str, str, str]]) -> int:
     nearest = 0
     for other_node, other_switch, other_cell in lost:
         if node and node == other_node:
-            return 3
+            return _SAME_NODE
         if switch and switch == other_switch:
             nearest = max(nearest, 2)
         elif cell and cell == other_cell:

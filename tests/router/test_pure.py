@@ -6,14 +6,17 @@ import dataclasses
 import json
 import random
 from collections import Counter
+from collections.abc import Collection
 
 import pytest
 
+from exaslurm.core.cell import EngineLoad
 from exaslurm.registry.replica import Replica
 from exaslurm.router.breaker import FAILURES_TO_OPEN, FIRST_WAIT_S, MAX_WAIT_S, Breaker
 from exaslurm.router.budget import RetryBudget
+from exaslurm.router.canary import Canary
 from exaslurm.router.choose import choose
-from exaslurm.router.events import EventStream, error_events
+from exaslurm.router.events import EventStream, cut, error_events
 from exaslurm.router.table import Group, Table, Target
 
 
@@ -31,11 +34,18 @@ def replica(number: int, **changes: object) -> Replica:
 
 
 def table_of(count: int) -> tuple[Table, Group, list[Target]]:
-    table = Table(random.Random(7))
+    table = Table(rng=random.Random(7))
     table.update([replica(number) for number in range(count)])
     group = table.group("chat")
     assert group is not None
     return table, group, list(table.targets)
+
+
+def pick(
+    table: Table, group: Group, now_s: float, tried: Collection[Target], **more: object
+) -> Target | None:
+    found = table.pick(group, now_s, tried, **more)  # type: ignore[arg-type]
+    return None if found is None else found[0]
 
 
 class TestBreaker:
@@ -97,7 +107,7 @@ class TestChoice:
     def test_balances_by_outstanding_requests(self) -> None:
         table, group, targets = table_of(8)
         for _ in range(8000):
-            target = table.pick(group, 0.0, [])
+            target = pick(table, group, 0.0, [])
             assert target is not None
             target.outstanding += 1
         loads = [target.outstanding for target in targets]
@@ -112,18 +122,18 @@ class TestChoice:
 
     def test_ties_are_spread(self) -> None:
         table, group, _ = table_of(4)
-        picked = Counter(table.pick(group, 0.0, []) for _ in range(4000))
+        picked = Counter(pick(table, group, 0.0, []) for _ in range(4000))
         assert min(picked.values()) > 800
 
     def test_a_second_attempt_prefers_another_node(self) -> None:
         table, group, targets = table_of(8)  # four to a node
         for _ in range(50):
-            again = table.pick(group, 0.0, [targets[0]])
+            again = pick(table, group, 0.0, [targets[0]])
             assert again is not None
-            assert again.node == "n1"
-        again = table.pick(group, 0.0, targets[1:])
+            assert again.replica.node == "n1"
+        again = pick(table, group, 0.0, targets[1:])
         assert again is targets[0]
-        assert table.pick(group, 0.0, targets) is None
+        assert pick(table, group, 0.0, targets) is None
 
     def test_does_not_look_at_every_replica(self) -> None:
         looked_at: list[int] = []
@@ -149,31 +159,31 @@ class TestTable:
         table, group, targets = table_of(3)
         bad = targets[0]
         table.failed(bad, 0.0, fatal=True)
-        assert bad not in {table.pick(group, 0.5, []) for _ in range(50)}
-        assert table.pick(group, FIRST_WAIT_S, []) is bad
-        assert bad not in {table.pick(group, FIRST_WAIT_S, []) for _ in range(50)}
+        assert bad not in {pick(table, group, 0.5, []) for _ in range(50)}
+        assert pick(table, group, FIRST_WAIT_S, []) is bad
+        assert bad not in {pick(table, group, FIRST_WAIT_S, []) for _ in range(50)}
         table.succeeded(bad)
-        assert bad in {table.pick(group, FIRST_WAIT_S, []) for _ in range(50)}
+        assert bad in {pick(table, group, FIRST_WAIT_S, []) for _ in range(50)}
 
     def test_a_probe_is_not_given_to_a_request_that_failed_there(self) -> None:
         table, group, targets = table_of(2)
         table.failed(targets[0], 0.0, fatal=True)
-        assert table.pick(group, 5.0, [targets[0]]) is targets[1]
-        assert table.pick(group, 5.0, []) is targets[0]
+        assert pick(table, group, 5.0, [targets[0]]) is targets[1]
+        assert pick(table, group, 5.0, []) is targets[0]
 
     def test_a_probe_whose_client_left_is_made_again(self) -> None:
         table, group, targets = table_of(2)
         table.failed(targets[0], 0.0, fatal=True)
-        assert table.pick(group, 5.0, []) is targets[0]
+        assert pick(table, group, 5.0, []) is targets[0]
         table.told_nothing(targets[0], 6.0)
-        assert table.pick(group, 6.0, []) is targets[0]
+        assert pick(table, group, 6.0, []) is targets[0]
 
     def test_with_all_ejected_any_is_used(self) -> None:
         table, group, targets = table_of(3)
         for target in targets:
             table.failed(target, 0.0, fatal=True)
-        assert {table.pick(group, 0.0, []) for _ in range(50)} == set(targets)
-        assert table.pick(group, 0.0, targets[:2]) is targets[2]
+        assert {pick(table, group, 0.0, []) for _ in range(50)} == set(targets)
+        assert pick(table, group, 0.0, targets[:2]) is targets[2]
 
     def test_news_keep_counts_and_reset_what_is_newly_ready(self) -> None:
         table, group, targets = table_of(2)
@@ -210,42 +220,111 @@ class TestTable:
         assert table.only_group() is None
 
 
+class TestFailureDomains:
+    def test_a_retry_goes_as_far_away_as_it_can(self) -> None:
+        table = Table(rng=random.Random(7))
+        table.update(
+            [
+                replica(0, node="a", switch="s1"),
+                replica(1, node="a", switch="s1"),
+                replica(2, node="b", switch="s1"),
+                replica(3, node="c", switch="s2"),
+                replica(4, node="d", switch="s3", cell="c001"),
+            ]
+        )
+        group = table.group("chat")
+        assert group is not None
+        first, second, third, fourth, fifth = table.targets
+        order, tried = [], [first]
+        while (again := pick(table, group, 0.0, tried)) is not None:
+            order.append(again)
+            tried.append(again)
+        assert order == [fifth, fourth, third, second]
+
+
+class TestLongPrompts:
+    def test_only_a_replica_that_takes_so_many_tokens_gets_it(self) -> None:
+        table = Table(rng=random.Random(7))
+        table.update([replica(n, max_model_len=100_000 if n == 5 else 4096) for n in range(8)])
+        group = table.group("chat")
+        assert group is not None
+        assert group.longest == 100_000
+        big = list(table.targets)[5]
+        assert {pick(table, group, 0.0, [], tokens=5000) for _ in range(50)} == {big}
+        assert len({pick(table, group, 0.0, [], tokens=10) for _ in range(200)}) == 8
+
+    def test_a_full_cache_is_avoided_while_another_has_room(self) -> None:
+        table = Table(rng=random.Random(7))
+        table.update([replica(n, max_model_len=100_000) for n in range(4)])
+        group = table.group("chat")
+        assert group is not None
+        table.loads(
+            {f"c000-r{n:04}": EngineLoad(running=1, waiting=0, kv_use=0.99) for n in range(3)}, 0.0
+        )
+        free = list(table.targets)[3]
+        assert {pick(table, group, 0.0, [], tokens=50_000) for _ in range(50)} == {free}
+
+
+class TestCanary:
+    def versions(self, canary: Canary) -> tuple[Table, Group]:
+        table = Table(rng=random.Random(7), canary=canary)
+        table.update([replica(n, version="v2" if n < 2 else "v1") for n in range(8)])
+        group = table.group("chat")
+        assert group is not None
+        return table, group
+
+    def share(self, table: Table, group: Group, keys: int, each: int = 1) -> float:
+        versions = []
+        for key in range(keys):
+            for _ in range(each):
+                target = pick(table, group, 0.0, [], key_name=f"key{key}")
+                assert target is not None
+                versions.append(target.replica.version)
+        return versions.count("v2") / len(versions)
+
+    def test_requests_are_divided_by_weight(self) -> None:
+        table, group = self.versions(Canary(weights={"chat": {"v1": 9, "v2": 1}}, by="random"))
+        assert 0.08 < self.share(table, group, 1, 5000) < 0.12
+
+    def test_a_key_stays_with_its_version(self) -> None:
+        table, group = self.versions(Canary(weights={"chat": {"v1": 0.8, "v2": 0.2}}))
+        shares = {self.share(table, group, 1, 50)}
+        assert shares <= {0.0, 1.0}
+        assert 0.15 < self.share(table, group, 5000) < 0.25
+        table.divide(Canary(weights={"chat": {"v1": 1.0, "v2": 0.0}}))
+        assert self.share(table, group, 1000) == 0.0
+
+    def test_a_version_without_replicas_refuses_nobody(self) -> None:
+        table, group = self.versions(Canary(weights={"chat": {"v2": 1.0}}))
+        assert self.share(table, group, 200) == 1.0
+        table.update([replica(n, version="v2" if n < 2 else "v1", ready=n >= 2) for n in range(8)])
+        assert self.share(table, group, 200) == 0.0
+
+
 class TestEventStream:
-    TEXT = b'data: {"a": "\xc3\xa9"}\n\ndata: {"b": 2}\n\ndata: [DONE]\n\n'
-
-    @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
-    def test_bytes_pass_unchanged_however_they_are_cut(self, size: int) -> None:
-        stream = EventStream("/v1/completions")
-        passed = [stream.feed(self.TEXT[at : at + size]) for at in range(0, len(self.TEXT), size)]
-        rest, whole = stream.finish()
-        assert b"".join(passed) + rest == self.TEXT
-        assert all(piece.endswith(b"\n\n") for piece in passed if piece)
-        assert whole
-        assert not stream.error
-        assert stream.broken("late") == b""
-
-    def test_other_line_ends_pass_too(self) -> None:
-        stream = EventStream("/v1/messages")
-        assert stream.feed(b"data: 1\r\n\r\ndata: 2\r\n") == b"data: 1\r\n\r\n"
-        assert stream.feed(b"\r\n") == b"data: 2\r\n\r\n"
+    def test_an_event_ends_where_an_empty_line_is(self) -> None:
+        assert cut(b"data: 1\n\ndata: 2") == 9
+        assert cut(b"data: 1\r\n\r\ndata: 2\r\n") == 11
+        assert cut(b"data: 1\n\n") == 9
+        assert cut(b"data: 1\n") == 0
 
     def test_an_endless_event_is_not_kept_in_memory(self) -> None:
+        piece = b"x" * 300_000
+        assert cut(piece) == len(piece)
         stream = EventStream("/v1/completions")
-        piece = b"x" * 100_000
-        passed = sum(len(stream.feed(piece)) for _ in range(20))
-        assert passed >= 1_700_000
+        stream.passed(piece)
         assert stream.broken("lost").startswith(b"\n\ndata: ")
 
     @pytest.mark.parametrize(("code", "error"), [(500, True), (400, False), (404, False)])
     def test_error_events_are_seen(self, code: int, error: bool) -> None:
         stream = EventStream("/v1/completions")
         body = json.dumps({"error": {"message": "x", "type": "t", "param": None, "code": code}})
-        stream.feed(b"data: 1\n\ndata: " + body.encode() + b"\n\n")
+        stream.passed(b"data: 1\n\ndata: " + body.encode() + b"\n\n")
         assert stream.error == error
 
     def test_text_that_looks_like_an_error_is_none(self) -> None:
         stream = EventStream("/v1/completions")
-        stream.feed(b'data: {"text": "data: {\\"error\\": 1}"}\n\n')
+        stream.passed(b'data: {"text": "data: {\\"error\\": 1}"}\n\n')
         assert not stream.error
 
     def test_every_api_has_its_own_error(self) -> None:
