@@ -6,12 +6,6 @@ nothing agree on prompts they see for the first time), and two at random (so tha
 spreads as far as its load asks for). Each candidate costs what it would have to compute, plus its
 load, plus what it was given beyond its share so far: caches that turn over at one speed forget at
 one age, and then many small caches hold nearly what one pooled cache would.
-
-Which hash a prompt belongs to must not be decided by what it has in common with everyone: the
-first blocks of many workloads are one system prompt. A beginning after which prompts were seen to
-go on in different ways is common; the block after the longest common one tells prompts apart.
-
-Memory is bounded: a bounded index forgets what was not used for longest.
 """
 
 from __future__ import annotations
@@ -20,9 +14,10 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Sequence
 from math import inf
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from exaslurm.router.blocks import EXTENTS
+from exaslurm.router.prefixes import CAPACITY, Found, Prefixes, Shared
 from exaslurm.router.ring import Ring
 
 
@@ -40,10 +35,6 @@ class Loaded(Protocol):
 
 L = TypeVar("L", bound=Loaded)
 
-CAPACITY = 65_536
-"""Entries of an index. An entry takes 160 bytes, 250 if several replicas share it: 16 MB at most.
-A prompt takes 2 to 8 entries."""
-
 LOAD_FACTOR = 1.25
 LOAD_SLACK = 4.0
 """No replica is chosen for affinity whose load is above LOAD_FACTOR x mean + LOAD_SLACK."""
@@ -55,10 +46,9 @@ _SHARE_COST = 0.05  # of a prompt's worth of work beyond the mean
 _STRANGER_COST = 0.5  # of a replica that the hash does not name: others would not find it
 _NEXT_HOME_COST = 0.25
 
-_COMMON_AFTER = 2  # continuations that differed
-_MAX_OWNERS = 8  # more have it: as good as everyone
 _HORIZON = 200.0  # prompts per replica after which its account has faded to 1/e
 _SMOOTHING = 1 / 16
+_LONGEST_WALK = 32  # points of the ring
 _RESCALE = 1e9
 _SPREAD = 0x9E3779B97F4A7C15  # odd; decorrelates the second home from the first
 _WORD = (1 << 64) - 1
@@ -66,38 +56,13 @@ _WORD = (1 << 64) - 1
 
 class _Engine(Generic[L]):
     """A replica's account. ``work``: bytes of prompt it was given to compute, later ones
-    weighing more. ``target`` None: it is gone (the index may still name it)."""
+    weighing more. ``target`` None: it is gone, though the index may still name it."""
 
     __slots__ = ("target", "work")
 
     def __init__(self, target: L, work: float) -> None:
         self.target: L | None = target
         self.work = work
-
-
-class _Shared(Generic[L]):
-    """A beginning that several replicas have, or after which prompts differ.
-
-    ``engines`` None: more than are worth naming.
-    """
-
-    __slots__ = ("differed", "engines")
-
-    def __init__(self, engine: _Engine[L]) -> None:
-        self.engines: list[_Engine[L]] | None = [engine]
-        self.differed = 0
-
-    def add(self, engine: _Engine[L]) -> None:
-        if self.engines is None or engine in self.engines:
-            return
-        self.engines = [other for other in self.engines if other.target is not None]
-        self.engines.append(engine)
-        if len(self.engines) > _MAX_OWNERS:
-            self.engines = None
-
-
-# Keys; how many of them there is an entry for the last of, and it; after how many prompts differ.
-_Found: TypeAlias = tuple[Sequence[int], int, "_Engine[L] | _Shared[L] | None", int]
 
 
 class Affinity(Generic[L]):
@@ -110,26 +75,23 @@ class Affinity(Generic[L]):
     """
 
     def __init__(self, capacity: int = CAPACITY, extents: Sequence[int] = EXTENTS) -> None:
-        self.capacity = capacity
         self.room: float | None = None
         self._extents = extents
         self._engines: dict[L, _Engine[L]] = {}
         self._ring: Ring[_Engine[L]] = Ring()
-        # Two generations in place of a linked list: what is used moves to the young one, and
-        # when that is full the old one is dropped whole.
-        self._young: dict[int, _Engine[L] | _Shared[L]] = {}
-        self._old: dict[int, _Engine[L] | _Shared[L]] = {}
-        self._filled = 0.0  # put into the caches since the young generation began
+        self._prefixes: Prefixes[_Engine[L]] = Prefixes(capacity)
+        self._filled = 0.0  # put into the caches since the index aged
         self._mean_load = 0.0
         self._usual = float(extents[1])  # bytes that a prompt usually leaves to compute
         self._unit = 1.0  # what a byte weighs in the accounts now: they fade as it grows
         self._growth = 1.0  # of the unit, per prompt
         self._work = 0.0
-        self._found: _Found[L] | None = None  # of the prompt chosen for last
+        self._found: Found[_Engine[L]] | None = None  # of the prompt chosen for last
 
-    def __len__(self) -> int:
+    @property
+    def entries(self) -> int:
         """Entries of the index now."""
-        return len(self._young) + len(self._old)
+        return len(self._prefixes)
 
     def retain(self, targets: Collection[L]) -> None:
         """``targets`` are the pool's replicas now, usable at the moment or not: forget others.
@@ -178,7 +140,7 @@ class Affinity(Generic[L]):
         """
         if not keys or not self._engines:
             return None
-        self._found = found = self._find(keys)
+        self._found = found = self._prefixes.find(keys)
         _, known, entry, common = found
         count = len(keys)
         usual = self._usual
@@ -189,8 +151,8 @@ class Affinity(Generic[L]):
             if entry.target is not None:
                 options.append((entry, rest))
         elif entry is not None:
-            if entry.engines is not None:
-                two = _two(entry.engines, rng)
+            if entry.owners is not None:
+                two = _two(entry.owners, rng)
                 options += [(owner, rest) for owner in two if owner.target is not None]
             elif common >= count:
                 return None
@@ -200,17 +162,13 @@ class Affinity(Generic[L]):
         points, items = self._ring.points, self._ring.items
         size = len(points)
         key = keys[common] if common < count else keys[-1]
-        index = int(rng.random() * size)
-        stranger = items[index]
+        index = self._sample(usable, rng)
         options += (
             (items[bisect_right(points, key) - size], whole),
             (items[bisect_right(points, key * _SPREAD & _WORD) - size], whole + _NEXT_HOME_COST),
-            (stranger, whole + _STRANGER_COST),
+            (items[index], whole + _STRANGER_COST),
             (items[index - size // 2], whole + _STRANGER_COST),
         )
-        if (target := stranger.target) in usable:
-            load = target.outstanding + target.penalty  # type: ignore[union-attr]
-            self._mean_load += (load - self._mean_load) * _SMOOTHING
         best = self._cheapest(options)
         while best is not None and (
             best not in usable or best in tried or (fits is not None and not fits(best))
@@ -218,6 +176,43 @@ class Affinity(Generic[L]):
             options = [option for option in options if option[0].target is not best]
             best = self._cheapest(options)
         return best
+
+    def stay(
+        self,
+        key: int,
+        usable: Container[L],
+        rng: random.Random,
+        tried: Collection[L] = (),
+        fits: Callable[[L], bool] | None = None,
+    ) -> L | None:
+        """The replica of a session whose name has the 64-bit hash ``key``: the same one in every
+        router, as long as its load allows it, then the next. For the rest as `choose`."""
+        if not self._engines:
+            return None
+        self._sample(usable, rng)
+        points, items = self._ring.points, self._ring.items
+        first = bisect_right(points, key)
+        limit = self._mean_load * LOAD_FACTOR + LOAD_SLACK
+        for index in range(first, first + _LONGEST_WALK):
+            target = items[index % len(items)].target
+            if (
+                target in usable
+                and target not in tried
+                and target.outstanding + target.penalty <= limit  # type: ignore[union-attr]
+                and (fits is None or fits(target))  # type: ignore[arg-type]
+            ):
+                return target
+        return None
+
+    def _sample(self, usable: Container[L], rng: random.Random) -> int:
+        """A random place on the ring; the load there is one more estimate of the mean."""
+        items = self._ring.items
+        index = int(rng.random() * len(items))
+        target = items[index].target
+        if target in usable:
+            load = target.outstanding + target.penalty  # type: ignore[union-attr]
+            self._mean_load += (load - self._mean_load) * _SMOOTHING
+        return index
 
     def _cheapest(self, options: list[tuple[_Engine[L], float]]) -> L | None:
         """The best of these engines, given with what the prompt would cost there."""
@@ -238,67 +233,14 @@ class Affinity(Generic[L]):
         engine = self._engines.get(target)
         if not keys or engine is None:
             return
-        room = self.room
-        if len(self._young) * 2 >= self.capacity or (room is not None and self._filled >= room):
-            self._old, self._young = self._young, {}
-            self._filled = 0.0
         found, self._found = self._found, None
         if found is None or found[0] is not keys:
-            found = self._find(keys)
-        _, known, entry, common = found
-        count = len(keys)
-        if known and known < count:
-            self._went_on(keys[known - 1], known - common, entry)
-        self._charge(engine, known if _has(entry, engine) else 0, count)
-        young = self._young
-        if common:
-            self._own(keys[common - 1], engine)
-        index, step = common, 1
-        while index < count - 1:
-            if young.get(keys[index]) is not engine:
-                self._own(keys[index], engine)
-            index, step = index + step, step * 2
-        if young.get(keys[-1]) is not engine:
-            self._own(keys[-1], engine)
-
-    def _find(self, keys: Sequence[int]) -> _Found[L]:
-        young, old = self._young.get, self._old.get
-        known, deepest = 0, None
-        for index in range(len(keys) - 1, -1, -1):
-            key = keys[index]
-            entry = young(key) or old(key)
-            if entry is not None:
-                if deepest is None:
-                    known, deepest = index + 1, entry
-                if isinstance(entry, _Shared) and entry.differed >= _COMMON_AFTER:
-                    return keys, known, deepest, index + 1
-        return keys, known, deepest, 0
-
-    def _went_on(self, key: int, beyond: int, entry: _Engine[L] | _Shared[L] | None) -> None:
-        """The index knows a prompt up to ``key``, ``beyond`` blocks past the common beginning,
-        and not how it goes on."""
-        if isinstance(entry, _Shared):
-            entry.differed += 1
-        elif entry is not None:
-            if beyond & (beyond - 1):  # The end of a conversation's last turn: it moved on.
-                self._young.pop(key, None)
-                self._old.pop(key, None)
-            else:
-                shared = _Shared(entry)
-                shared.differed = 1
-                self._young[key] = shared
-
-    def _own(self, key: int, engine: _Engine[L]) -> None:
-        """``engine`` will have the prompt up to ``key``."""
-        young = self._young
-        entry = young.get(key) or self._old.get(key)
-        if entry is None or (isinstance(entry, _Engine) and entry.target is None):
-            entry = engine
-        elif entry is not engine:
-            if isinstance(entry, _Engine):
-                entry = _Shared(entry)
-            entry.add(engine)
-        young[key] = entry
+            found = self._prefixes.find(keys)
+        self._charge(engine, found[1] if _has(found[2], engine) else 0, len(keys))
+        if self.room is not None and self._filled >= self.room:
+            self._filled = 0.0
+            self._prefixes.age()
+        self._prefixes.record(found, engine)
 
     def _charge(self, engine: _Engine[L], cached: int, count: int) -> None:
         """The rest that fills no block costs about one more."""
@@ -316,10 +258,10 @@ class Affinity(Generic[L]):
             self._unit = 1.0
 
 
-def _has(entry: _Engine[L] | _Shared[L] | None, engine: _Engine[L]) -> bool:
+def _has(entry: _Engine[L] | Shared[_Engine[L]] | None, engine: _Engine[L]) -> bool:
     """Whether ``engine`` has the beginning of this entry."""
-    if isinstance(entry, _Shared):
-        return entry.engines is None or engine in entry.engines
+    if isinstance(entry, Shared):
+        return entry.owners is None or engine in entry.owners
     return entry is engine
 
 

@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 from benchmarks import caches, policies
 from exaslurm.router.affinity import LOAD_FACTOR, LOAD_SLACK, Affinity
 from exaslurm.router.choose import choose
+from exaslurm.router.prefixes import CAPACITY
 
 
 class Target:
@@ -97,7 +98,10 @@ class Step:
         tried = self.data.draw(st.lists(st.sampled_from(self.known))) if self.known else []
         odd = self.data.draw(st.booleans())
         fits = (lambda target: int(target.ident[1:]) % 2 == 1) if odd else None
-        target = self.affinity.choose(keys, self.usable, self.rng, tried, fits)
+        if keys and self.data.draw(st.booleans()):
+            target = self.affinity.stay(keys[0], self.usable, self.rng, tried, fits)
+        else:
+            target = self.affinity.choose(keys, self.usable, self.rng, tried, fits)
         if target is not None:
             assert target in self.known
             assert target in self.usable
@@ -108,7 +112,7 @@ class Step:
         if target is not None:
             target.outstanding = self.data.draw(st.integers(0, 9))
             self.affinity.sent(keys, target)
-        assert len(self.affinity) <= self.affinity.capacity + 16
+        assert self.affinity.entries <= 64 + 16
 
 
 @settings(max_examples=100, deadline=None)
@@ -212,6 +216,27 @@ def test_a_replica_more_or_less_moves_few_prompts() -> None:
     moved = [n for n in before if before[n] is not more[n]]
     assert 0 < len(moved) < 100
     assert {more[n] for n in moved} == {newcomer}
+
+
+def test_a_session_stays_in_every_router_until_its_replica_is_loaded() -> None:
+    one, targets, usable = pool(300)
+    other: Affinity[Target] = Affinity()
+    other.retain(targets[::-1])
+    rng = random.Random(18)
+    sessions = [prompt("session", number)[-1] for number in range(3000)]
+    homes = [one.stay(session, usable, rng) for session in sessions]
+    assert None not in homes
+    assert homes == [other.stay(session, usable, rng) for session in sessions]
+    assert len(set(homes)) > 280
+    busy = homes[0]
+    assert busy is not None
+    busy.outstanding = 100
+    moved = one.stay(sessions[0], usable, rng)
+    assert moved not in (None, busy)
+    assert one.stay(sessions[0], usable, rng, [moved]) not in (None, busy, moved)  # type: ignore[list-item]
+    busy.outstanding = 1
+    assert one.stay(sessions[0], usable, rng) is busy
+    assert Affinity[Target]().stay(1, usable, rng) is None
 
 
 def test_an_ejected_replica_gets_its_conversations_back() -> None:
@@ -365,7 +390,7 @@ def test_memory_is_bounded_under_a_million_prompts() -> None:
     for number in range(1_000_000):
         key = (key * 6364136223846793005 + 1442695040888963407) % 2**64
         affinity.sent([key, key ^ 1, key ^ 2, key ^ 3], targets[number % 64])
-    assert len(affinity) <= affinity.capacity + 16
+    assert affinity.entries <= CAPACITY + 16
     assert resident_bytes() - before < 24e6
 
 
@@ -382,7 +407,7 @@ def test_a_long_conversation_takes_few_entries() -> None:
     rng = random.Random(14)
     for turn in range(1, 400):
         send(affinity, prompt("talk", *range(turn)), targets, rng)
-    assert len(affinity) < 30
+    assert affinity.entries < 30
 
 
 def test_replicas_that_left_are_let_go() -> None:
