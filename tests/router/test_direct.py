@@ -6,21 +6,25 @@ import asyncio
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+from exaslurm.engines.middleware import REPLICA_VARIABLE
 from exaslurm.keys.clients import KeyInfo
 from exaslurm.keys.token import TokenSigner
 from exaslurm.registry.replica import Replica
 from exaslurm.router.direct import DirectSettings, direct_routes
 from exaslurm.router.errors import RequestError
 from exaslurm.router.table import Group, Table
+from tests.tools.fleet import Router as RealRouter
+from tests.tools.fleet import engines
 
 INNER = "inner"
 ALICE = KeyInfo(name="alice", created_s=0.0)
@@ -203,3 +207,31 @@ def test_it_is_off_unless_asked_for() -> None:
     assert direct_routes(Router(), DirectSettings(), INNER) == []
     with pytest.raises(ValueError, match="at most 86400 s"):
         DirectSettings(max_s=1e6)
+
+
+def test_from_the_router_to_the_engine(
+    make_router: Callable[..., RealRouter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REPLICA_VARIABLE, "c000-r0000")
+    with engines(("--decode-tokens-per-s", "1000"), names=("chat", "chat:base")) as (engine,):
+        router = make_router(engine, direct=DirectSettings(max_s=60))
+        given = router.http.post("/v1/direct", json={"model": "chat:base", "seconds": 30}).json()
+        with openai.OpenAI(
+            base_url=given["url"] + "/v1", api_key=given["token"], max_retries=0
+        ) as client:
+            ask = client.chat.completions.create
+            messages: Any = [{"role": "user", "content": "hi"}]
+            answer = ask(model=given["model"], messages=messages, max_tokens=4)
+            assert answer.choices[0].message.content
+            assert client.models.list().data
+            with pytest.raises(openai.PermissionDeniedError, match=r"for chat:base, not for"):
+                ask(model="chat", messages=messages)
+        direct = httpx.get(f"{given['url']}/metrics", headers=_bearer(given["token"]))
+        assert direct.status_code == 401
+        # The router itself does not know tokens.
+        answer_of_router = httpx.get(f"{router.url}/v1/models", headers=_bearer(given["token"]))
+        assert answer_of_router.status_code == 401
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
