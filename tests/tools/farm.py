@@ -111,6 +111,11 @@ class Peer(asyncio.Protocol):
 
     def _begin(self) -> None:
         method, path, _ = self.head.split(b" ", 2)
+        shown = self.fields.get(b"authorization")
+        if self.farm.key is not None and path != b"/health" and shown != b"Bearer " + self.farm.key:
+            self.farm.refused += 1
+            self.write(plain(b'{"error":"Unauthorized"}', 401))
+            return
         if method == b"GET":
             status, body = _CHECKS.get(path, (404, b"{}"))
             self.write(plain(body, status))
@@ -240,7 +245,8 @@ _USUAL = plain()
 
 class Farm:
     """``count`` engines of one event loop. ``taken`` and ``running``: requests by engine;
-    ``aborted``: connections that ended while an answer was due; ``held``: peers that wait."""
+    ``aborted``: connections that ended while an answer was due; ``held``: peers that wait. With a
+    ``key``, what comes without it is ``refused``, but for ``/health``, as exaslurm's engines do."""
 
     def __init__(self, behave: Behaviour = as_asked) -> None:
         self.behave = behave
@@ -250,6 +256,8 @@ class Farm:
         self.held: list[Peer] = []
         self.taken: Counter[int] = Counter()
         self.running: Counter[int] = Counter()
+        self.key: bytes | None = None
+        self.refused = 0
         self.opened = 0
         self.aborted = 0
         self.flooded = 0
