@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one deployment's router; None: no bound.
+    """Bounds of one deployment's router, all its processes together; None: no bound.
 
     ``max_in_flight`` requests are at engines at a time, ``max_in_flight_per_replica`` times the
     usable replicas of a served name at those. What is over waits for ``wait_s`` at most, in
@@ -24,6 +24,16 @@ class Limits:
     max_waiting_per_key: int | None = None
     wait_s: float = 60.0
     max_body_mib: float = 64.0
+
+    def of_one(self, processes: int) -> Limits:
+        """The share of one of several processes, as far as it is one of requests; rounded up."""
+        per_key = self.max_waiting_per_key
+        return replace(
+            self,
+            max_in_flight=-(-self.max_in_flight // processes),
+            max_waiting=-(-self.max_waiting // processes),
+            max_waiting_per_key=None if per_key is None else -(-per_key // processes),
+        )
 
     @property
     def max_body_bytes(self) -> int:

@@ -130,7 +130,7 @@ class DeploymentService:
 
         internal_key, keys = self._keys()
         source = RegistryFollower(self._directory, internal_key)
-        config = _config(self.name, self._options, self._limits, internal_key)
+        config = _config(self, self._options, self._limits, internal_key)
         audit = None
         if self._audit_gib is not None:
             audit = _audit(self._directory.audit, internal_key, self._audit_gib)
@@ -181,7 +181,7 @@ class EnginesService:
         from exaslurm.registry.probe import PolledSource
 
         source = PolledSource(self._engines, pollers=self.front.workers, files=files)
-        config = _config(self.name, self._options, self._limits, None)
+        config = _config(self, self._options, self._limits, None)
         directory = self._options.audit
         audit = None if directory is None else _audit(directory, None, _AUDIT_GIB)
         return Parts(config, source, self._keys(), audit)
@@ -254,14 +254,15 @@ def _front(options: GatewayOptions, planned: Front) -> Front:
 
 
 def _config(
-    name: str, options: GatewayOptions, limits: Limits, internal_key: str | None
+    service: Service, options: GatewayOptions, limits: Limits, internal_key: str | None
 ) -> RouterConfig:
     from exaslurm.router.config import RouterConfig
 
     config = RouterConfig(
-        deployment=name,
+        deployment=service.name,
         internal_key=internal_key,
         limits=limits,
+        processes=service.front.workers,
         max_body_bytes=limits.max_body_bytes,
     )
     if options.policy is not None:

@@ -126,7 +126,8 @@ _Held = tuple[_Model, KeyUse, int, "Lane[_Waiter] | None"]
 
 class Admission:
     """The one gate of a router process. ``clock``: monotonic seconds. ``quotas``: what the
-    processes of this host share (its clock must be theirs).
+    processes of this host share (its clock must be theirs). ``processes``: of so many that serve
+    on the same port this is one; each takes its share of ``limits``.
 
     An entry is known by its identity; its key, model and priority are read by ``enter`` only.
     """
@@ -136,11 +137,13 @@ class Admission:
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
         quotas: SharedQuotas | None = None,
+        processes: int = 1,
     ) -> None:
-        self._limits = limits
+        self._limits = limits.of_one(processes)
+        self._processes = processes
         self._quotas = quotas
         self._clock = clock
-        self._max_in_flight = limits.max_in_flight
+        self._max_in_flight = self._limits.max_in_flight
         self._models: dict[str, _Model] = {}
         self._owners: dict[str, KeyUse] = {}
         self._in_flight: dict[Entry, _Held] = {}
@@ -358,7 +361,7 @@ class Admission:
         model.capacity = capacity
         each = self._limits.max_in_flight_per_replica
         if each is not None:
-            model.room = each * capacity
+            model.room = -(-each * capacity // self._processes)
             if model.queue.size:
                 self._let_in()
 

@@ -19,6 +19,8 @@ class RouterConfig:
     ``policy``: ``affinity`` sends prompts that begin alike to the same replica as long as its load
     allows, ``power_of_two`` goes by load alone. ``check``: refuse what vLLM would refuse anyway.
 
+    ``limits`` are those of all ``processes`` that serve on the same port.
+
     ``max_sends`` bounds how many replicas may get one request; a connection that could not be
     opened does not count there, ``max_attempts`` bounds those too. ``idle_s`` must stay below the
     engines' keep-alive (uvicorn's, 5 s) by more than the router's sweep takes to come by, or a
@@ -37,6 +39,7 @@ class RouterConfig:
     policy: Policy = "affinity"
     check: bool = True
     limits: Limits = field(default_factory=Limits)
+    processes: int = 1
     canary: Canary = field(default_factory=Canary)
     direct: DirectSettings = field(default_factory=DirectSettings)
     max_body_bytes: int = 64 * 1024 * 1024

@@ -64,7 +64,7 @@ class Router:
         self.audit = audit
         self.by_prefix = config.policy == "affinity"
         self.table = Table(key=config.internal_key, by_prefix=self.by_prefix, canary=config.canary)
-        self.admission = Admission(config.limits, quotas=quotas)
+        self.admission = Admission(config.limits, quotas=quotas, processes=config.processes)
         self.budget = RetryBudget()
         self.metrics = Metrics(PROXIED)
         self.upstream: Upstream = None  # type: ignore[assignment]

@@ -291,7 +291,7 @@ class Tls(Section):
 
 
 class Limits(Section):
-    """What each router process takes on. The limits of a key are set with `exaslurm key`."""
+    """What a router takes on, its workers together. The limits of a key: `exaslurm key`."""
 
     max_in_flight: Count = Field(
         default=_LIMITS.max_in_flight,
@@ -341,7 +341,7 @@ class Gateway(Section):
         default=None, description="How a replica is chosen.", json_schema_extra=_NOT_YET
     )
     limits: Limits = Field(
-        default=Limits(), description="What each router process takes on at most."
+        default=Limits(), description="What a router takes on at most."
     )
     audit: Flag = Field(
         default=True,

@@ -421,6 +421,21 @@ def test_the_time_to_try_again_follows_the_pace_of_the_queue() -> None:
     assert retry_s(gate.refusal(Asked(BOB))) == pytest.approx(40, abs=2)
 
 
+def test_each_of_several_processes_takes_its_share() -> None:
+    clock = Clock()
+    limits = Limits(max_in_flight=9, max_in_flight_per_replica=3, max_waiting=5, wait_s=7.0)
+    assert limits.of_one(1) == limits
+    share = limits.of_one(2)
+    assert (share.max_in_flight, share.max_waiting, share.max_waiting_per_key) == (5, 3, None)
+    assert (share.wait_s, share.max_body_mib) == (7.0, limits.max_body_mib)
+    assert dataclasses.replace(limits, max_waiting_per_key=1).of_one(4).max_waiting_per_key == 1
+    admission = Admission(limits, clock, processes=2)
+    assert [admission.enter(Asked(), 1, 3) for _ in range(6)] == [True] * 5 + [False]
+    assert admission.figures().models["m"].limit == 5  # half of 9, rounded up
+    admission.capacity_changed("m", 1)
+    assert admission.figures().models["m"].limit == 2
+
+
 # Fair shares.
 
 
