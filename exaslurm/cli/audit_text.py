@@ -54,13 +54,13 @@ def show_records(
     model: str | None,
     as_json: bool,
 ) -> None:
-    """The last records of requests (and of gaps in them) that fit; ``since_s`` is Unix time."""
+    """The last records of requests (and grants, and gaps) that fit; ``since_s`` is Unix time."""
 
     def wanted(record: dict[str, Any]) -> bool:
         if record.get("kind") == "gap":
             return key is None and model is None
         return (
-            record.get("kind") == "request"
+            record.get("kind") in ("request", "grant")
             and (key is None or record.get("key") == key)
             and (model is None or record.get("model") == model)
         )
@@ -115,6 +115,10 @@ def _chain(report: ChainReport) -> dict[str, Any]:
 def _line(record: dict[str, Any]) -> str:
     if record["kind"] == "gap":
         return f"{_time(record)}  {record.get('lost')} requests could not be recorded"
+    if record["kind"] == "grant":
+        until = _stamp(int(record.get("expires_ms") or 0))
+        words = [str(record.get(name)) for name in ("key", "model", "replica")]
+        return _joined([_time(record), *words, f"may be asked directly until {until}"])
     tokens = f"{_count(record, 'prompt_tokens')}+{_count(record, 'completion_tokens')} tokens"
     version = record.get("version")
     words = [
@@ -128,6 +132,10 @@ def _line(record: dict[str, Any]) -> str:
         str(record.get("cause") or ""),
         str(record.get("id")),
     ]
+    return _joined(words)
+
+
+def _joined(words: list[str]) -> str:
     # What clients choose is shown escaped: it must not reach the terminal's own language.
     return "  ".join(word if word.isprintable() else ascii(word) for word in words if word)
 
@@ -138,6 +146,9 @@ def _count(record: dict[str, Any], name: str) -> str:
 
 
 def _time(record: dict[str, Any]) -> str:
-    time_ms = int(record.get("time_ms") or 0)
+    return _stamp(int(record.get("time_ms") or 0))
+
+
+def _stamp(time_ms: int) -> str:
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(time_ms // 1000))
     return f"{stamp}.{time_ms % 1000:03}Z"

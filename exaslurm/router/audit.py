@@ -74,7 +74,7 @@ class Audit:
         self._clock = clock
         self._flush_s = flush_s
         self._max_pending = max_pending
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_Pending | dict[str, Any]] = deque()
         self._dropped = 0  # changed by the event loop only; the next two by the thread only
         self._spoilt = 0
         self._told = 0
@@ -114,6 +114,23 @@ class Audit:
                 call.broken,
                 call.cause,
             )
+        )
+
+    def granted(self, key: KeyInfo, *, model: str, replica: str, expires_at_s: float) -> None:
+        """Keep that a client may send requests to a replica itself until then (Unix seconds)."""
+        if len(self._pending) >= self._max_pending:
+            self._dropped += 1
+            return
+        self._pending.append(
+            {
+                "seq": 0,
+                "kind": "grant",
+                "time_ms": int(self._clock() * 1000),
+                "key": key.name,
+                "model": model,
+                "replica": replica,
+                "expires_ms": int(expires_at_s * 1000),
+            }
         )
 
     def close(self, *, timeout_s: float = 5.0) -> int:
@@ -196,7 +213,8 @@ class Audit:
             part = min(count, _SLICE)
             try:
                 for _ in range(part):
-                    writer.append(_record(pending.popleft(), offset_s))
+                    item = pending.popleft()
+                    writer.append(_record(item, offset_s) if isinstance(item, tuple) else item)
                     self._recorded += 1
             except BaseException:
                 self._spoilt += 1

@@ -2,7 +2,8 @@
 
 A bulk client inside the cluster asks once, and then talks to the engine itself until the token
 ends. No router stands between any more, so nothing of what a router does per request is done:
-no retry, no queue, no limits, no record in the audit log. That is why keys with limits get none.
+no retry, no queue, no limits; the audit log has the grant only. That is why keys with limits get
+none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from starlette.routing import Route
 
 from exaslurm.keys.clients import KeyInfo
 from exaslurm.keys.token import MOST_S, Claims, TokenSigner
+from exaslurm.router.audit import Audit
 from exaslurm.router.choose import choose
 from exaslurm.router.errors import RequestError
 from exaslurm.router.table import Group, Target
@@ -71,12 +73,14 @@ def direct_routes(
     settings: DirectSettings,
     internal_key: str | None,
     rng: random.Random | None = None,
+    *,
+    audit: Audit | None = None,
 ) -> list[Route]:
     """The route ``POST /v1/direct``; none if direct mode is off. ``internal_key`` is the engines'
-    key, where a replica has none of its own."""
+    key, where a replica has none of its own. ``audit`` gets a record of every grant."""
     if settings.max_s <= 0:
         return []
-    direct = _Direct(router, settings, internal_key, rng or random.Random())
+    direct = _Direct(router, settings, internal_key, rng or random.Random(), audit)
     return [Route(PATH, direct.grant, methods=["POST"])]
 
 
@@ -87,11 +91,13 @@ class _Direct:
         settings: DirectSettings,
         internal_key: str | None,
         rng: random.Random,
+        audit: Audit | None,
     ) -> None:
         self._router = router
         self._settings = settings
         self._internal_key = internal_key
         self._rng = rng
+        self._audit = audit
         self._signers: dict[str, TokenSigner] = {}
 
     async def grant(self, request: Request) -> Response:
@@ -119,6 +125,10 @@ class _Direct:
         token = self._signer(engine_key).sign(claims)
         _lease(target, end_s - now_s)
         log.info("key %s: direct to %s for %.0f s", key.name, replica.id, end_s - now_s)
+        if self._audit is not None:
+            self._audit.granted(
+                key, model=group.name, replica=replica.id, expires_at_s=claims.expires_at_s
+            )
         answer = {
             "url": replica.url,
             "token": token,

@@ -60,6 +60,18 @@ def test_records(exaslurm: Run, run_dir: RunDir) -> None:
     assert "  bob  code@2  c000-r0001  200  12+34 tokens  0.250 s  engine_lost  req-bob" in second
 
 
+def test_grants(exaslurm: Run, run_dir: RunDir) -> None:
+    audit = Audit(run_dir.audit, secret=read_secret(run_dir.internal_key))
+    audit.start()
+    key = KeyInfo(name="bulk", created_s=0.0)
+    audit.granted(key, model="chat", replica="c000-r0001", expires_at_s=1_800_000_000)
+    audit.close()
+    (line,) = exaslurm("logs", "hello", "--audit", "--key", "bulk").out.splitlines()
+    expected = "  bulk  chat  c000-r0001  may be asked directly until 2027-01-15T08:00:00.000Z"
+    assert line.endswith(expected)
+    assert exaslurm("logs", "hello", "--verify").code == 0
+
+
 @pytest.mark.parametrize(
     ("options", "keys"),
     [
