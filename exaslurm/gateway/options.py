@@ -19,10 +19,10 @@ POLICIES = ("affinity", "power_of_two")
 class GatewayOptions:
     """How a router is started; None: as the plan says, or the default.
 
-    Either ``run_dir`` or ``engines_file`` is what it serves. The last four are for processes that
-    another router process starts: descriptors of the listening sockets, whether these were served
-    before, the descriptor of the line to the parent, and the worker that served meanwhile (pid and
-    descriptor).
+    Either ``run_dir`` or ``engines_file`` is what it serves. The last five are for processes that
+    another router process starts: descriptors of the listening sockets, where the processes of
+    the router put their figures, whether the sockets were served before, the descriptor of the line
+    to the parent, and the worker that served meanwhile (pid and descriptor).
     """
 
     run_dir: RunDir | None = None
@@ -45,6 +45,7 @@ class GatewayOptions:
     replace: bool = False
     debug: bool = False
     sockets: str | None = None
+    figures: Path | None = None
     warm: bool = False
     control_fd: int | None = None
     helper: str | None = None
@@ -94,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--replace", action="store_true", help="take over from the router that runs")
     add("--debug", action="store_true", help="more log, tracebacks on errors")
     add("--sockets", help=argparse.SUPPRESS)
+    add("--figures", type=Path, help=argparse.SUPPRESS)
     add("--warm", action="store_true", help=argparse.SUPPRESS)
     add("--control-fd", type=int, help=argparse.SUPPRESS)
     add("--helper", help=argparse.SUPPRESS)

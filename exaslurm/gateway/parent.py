@@ -15,6 +15,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from exaslurm.errors import ExaslurmError, NotReadyError, StateError
+from exaslurm.gateway.figures import fold, own_directory, remove_directory
 from exaslurm.gateway.follow import Watch
 from exaslurm.gateway.handover import Offer, Predecessor
 from exaslurm.gateway.known import Known
@@ -31,6 +32,7 @@ _MOST_BACKOFF_S = 5.0
 _PROVEN_S = 60.0
 # What a worker may take beyond its drain time.
 _GRACE_S = 15.0
+_FILE_TIMEOUT_S = 10.0
 
 
 class Parent:
@@ -66,6 +68,7 @@ class Parent:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
         self._files = IoThread("files")
+        self._figures = own_directory()
         self._known = Known(self._service, self._listeners)
         try:
             await asyncio.gather(*(self._fill(index) for index in range(self._count)))
@@ -85,6 +88,7 @@ class Parent:
             await self._wait_for_workers()
             await self._known.withdraw(self._files)
             self._listeners.close()
+            remove_directory(self._figures)
         log.info("ended")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -121,7 +125,9 @@ class Parent:
         async with self._locks[index]:
             name = f"worker {index + 1}"
             listeners = self._listeners.share(index, self._count)
-            fresh = await Worker.start(self._argv, listeners, name, warm=self._served)
+            fresh = await Worker.start(
+                self._argv, listeners, name, figures=self._figures, warm=self._served
+            )
             self._workers.add(fresh)
             self._begin(self._mourn(fresh, index))
             try:
@@ -145,14 +151,24 @@ class Parent:
         self._workers.discard(worker)
         if self._ending and not self._workers:
             self._ended.set()
-        if self._ending or worker.leaving:
+        if self._ending:
             return
-        log.warning("%s has ended: %s", worker, exit_text(code))
+        if not worker.leaving:
+            log.warning("%s has ended: %s", worker, exit_text(code))
         if self._places[index] is worker:
             self._places[index] = None
             if time.monotonic() - begun_s > _PROVEN_S:
                 self._failures[index] = 0
             self._begin(self._refill(index))
+        await self._fold()
+
+    async def _fold(self) -> None:
+        if self._figures is None:
+            return
+        try:
+            await self._files.run(fold, self._figures, timeout_s=_FILE_TIMEOUT_S)
+        except (ExaslurmError, OSError) as error:
+            log.warning("figures of ended workers: %s", error)
 
     async def _refill(self, index: int) -> None:
         while not self._ending and self._places[index] is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from exaslurm.errors import StateError
+from exaslurm.gateway.figures import Figures
 from exaslurm.gateway.follow import Step, Watch
 from exaslurm.gateway.listeners import Listeners
 from exaslurm.gateway.server import Server
@@ -16,6 +19,7 @@ from exaslurm.gateway.tls import Certificate
 from exaslurm.keys.clients import ClientKeys
 from exaslurm.registry.replica import Replica, ReplicaSource
 from exaslurm.router.app import build_app
+from exaslurm.router.loads import Loads, loads_path
 from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.router import Router
 from exaslurm.util.iothread import IoThread
@@ -24,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _CUT_OFF_S = 1.0
 _PAUSE_S = 0.02
+_FIGURES_S = 1.0
+_FILE_TIMEOUT_S = 10.0
 _KNOW_TIMEOUT_S = 5.0
 _SETTLED_S = 0.3
 
@@ -32,8 +38,9 @@ class Process:
     """Serves until it is told to stop; then finishes what is begun. Used inside one event loop.
 
     ``steps`` are taken once a second besides those of the process itself. ``on_ready`` is awaited
-    once it serves. ``warm``: another process has served until now, so it takes no connections
-    before it knows the replicas, or its first clients would be refused.
+    once it serves. ``figures``: where the processes of this router put theirs. ``warm``: another
+    process has served until now, so this one takes no connections before it knows the replicas, or
+    its first clients would be refused.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class Process:
         service: Service,
         listeners: Listeners,
         *,
+        figures: Path | None = None,
         warm: bool = False,
         steps: Sequence[Step] = (),
         on_ready: Callable[[], Awaitable[None]],
@@ -50,12 +58,16 @@ class Process:
         self._parts = service.parts(self.files)
         certificate = Certificate(front.tls) if front.tls is not None else None
         self._quotas = _quotas(service) if self._parts.keys is not None else None
+        self._loads = _loads(service)
+        self._figures = Figures(figures) if figures is not None else None
         self._app = build_app(
             self._parts.config,
             self._parts.source,
             self._parts.keys,
             audit=self._parts.audit,
+            loads=self._loads,
             quotas=self._quotas,
+            siblings=self._figures,
         )
         self._server = Server(
             self._app,
@@ -77,6 +89,7 @@ class Process:
         helpers = [
             asyncio.create_task(self._parts.source.run()),
             asyncio.create_task(self._watch.run()),
+            asyncio.create_task(self._write_figures()),
         ]
         audit = self._parts.audit
         if audit is not None:
@@ -92,8 +105,10 @@ class Process:
             for task in helpers:
                 task.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            if self._quotas is not None:
-                self._quotas.close()
+            await self._leave_figures()
+            for shared in (self._loads, self._quotas):
+                if shared is not None:
+                    shared.close()
             if audit is not None:
                 await asyncio.to_thread(audit.close)
 
@@ -113,6 +128,33 @@ class Process:
         """Answer the requests at hand with an error, and end."""
         log.warning("ending at once: %s", reason)
         self._server.should_exit = self._server.force_exit = True
+
+    async def _write_figures(self) -> None:
+        """Leave them for the other processes of this router, once a second."""
+        router: Router = self._app.state.router
+        trouble = None
+        while self._figures is not None:
+            await asyncio.sleep(_FIGURES_S)
+            try:
+                raw = router.metrics.snapshot()
+                await self.files.run(self._figures.write, raw, timeout_s=_FILE_TIMEOUT_S)
+                trouble = None
+            except StateError as error:
+                if str(error) != trouble:
+                    log.warning("the other processes do not know this one's figures: %s", error)
+                trouble = str(error)
+
+    async def _leave_figures(self) -> None:
+        if self._figures is None:
+            return
+        router: Router = self._app.state.router
+        try:
+            raw = router.metrics.snapshot()
+            await self.files.run(
+                functools.partial(self._figures.write, raw, last=True), timeout_s=_FILE_TIMEOUT_S
+            )
+        except StateError as error:
+            log.warning("what this process has counted is lost: %s", error)
 
     async def _cut_off(self) -> None:
         """End the requests that are left, if any; each is answered."""
@@ -149,6 +191,15 @@ async def know_replicas(source: ReplicaSource) -> None:
         await asyncio.sleep(_PAUSE_S)
     usable = sum(item.takes_requests for item in known)
     log.warning("serving though not all is known yet: %d replicas take requests", usable)
+
+
+def _loads(service: Service) -> Loads | None:
+    """Requests at replicas of all processes that serve this on the host; None: not to be had."""
+    try:
+        return Loads.open(loads_path(service.identity))
+    except StateError as error:
+        log.warning("not known what other routers of this host send: %s", error)
+        return None
 
 
 def _quotas(service: Service) -> SharedQuotas | None:

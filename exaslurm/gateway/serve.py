@@ -25,10 +25,10 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
     """
     _raise_file_limit()
     service = service_of(options)
-    if options.control_fd is not None and options.sockets is not None:
+    if options.control_fd is not None:
         from exaslurm.gateway.worker import run_worker
 
-        _run_fast(run_worker(service, options.sockets, options.control_fd, warm=options.warm))
+        _run_fast(run_worker(service, options))
         return
     front = service.front
     service.check()

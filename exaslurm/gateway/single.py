@@ -15,6 +15,7 @@ import threading
 from collections.abc import Sequence
 
 from exaslurm.errors import ExaslurmError, StateError
+from exaslurm.gateway.figures import own_directory, remove_directory
 from exaslurm.gateway.handover import Offer, Predecessor
 from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners, inheritable
@@ -54,9 +55,11 @@ class Single:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
         self._known = Known(self._service, self._listeners)
+        self._figures = own_directory()
         self._process = Process(
             self._service,
             self._listeners.copies(),
+            figures=self._figures,
             warm=self._predecessor is not None or self._former is not None,
             steps=self._known.steps(),
             on_ready=self._ready,
@@ -72,6 +75,7 @@ class Single:
             if not self._restarting or self._stopped:
                 await self._known.withdraw(self._process.files)
                 self._listeners.close()
+                remove_directory(self._figures)
         if self._restarting and self._helper is not None:
             if not self._stopped:
                 self._become_new(self._helper)
@@ -118,7 +122,9 @@ class Single:
     async def _start_again(self) -> None:
         log.info("starting again: requests at hand are finished, new ones served by a helper")
         try:
-            self._helper = await Worker.start(self._argv, self._listeners, "helper", warm=True)
+            self._helper = await Worker.start(
+                self._argv, self._listeners, "helper", figures=self._figures, warm=True
+            )
             await self._helper.ready()
         except (ExaslurmError, OSError) as error:
             log.error("not started again, going on as before: %s", error)

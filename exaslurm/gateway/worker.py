@@ -15,9 +15,11 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 from exaslurm.errors import NotReadyError
 from exaslurm.gateway.listeners import Listeners
+from exaslurm.gateway.options import GatewayOptions
 from exaslurm.gateway.service import Service
 
 log = logging.getLogger(__name__)
@@ -47,10 +49,16 @@ class Worker:
 
     @classmethod
     async def start(
-        cls, argv: Sequence[str], listeners: Listeners, name: str, *, warm: bool
+        cls,
+        argv: Sequence[str],
+        listeners: Listeners,
+        name: str,
+        *,
+        figures: Path | None,
+        warm: bool,
     ) -> Worker:
-        """Start one on these sockets; ``warm``: they were served before. OSError if the system
-        refuses."""
+        """Start one on these sockets; ``figures``: where it puts its own; ``warm``: the sockets
+        were served before. OSError if the system refuses."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
@@ -58,6 +66,7 @@ class Worker:
             process = await asyncio.create_subprocess_exec(
                 *command(argv, listeners),
                 *("--control-fd", str(theirs.fileno())),
+                *(["--figures", os.fspath(figures)] if figures is not None else []),
                 *(["--warm"] if warm else []),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
@@ -132,14 +141,21 @@ class Control:
                 yield line.decode()
 
 
-async def run_worker(service: Service, sockets: str, control_fd: int, *, warm: bool) -> None:
+async def run_worker(service: Service, options: GatewayOptions) -> None:
     """Serve on inherited sockets until the parent says otherwise. ExaslurmError if that cannot
     be."""
     from exaslurm.gateway.process import Process
 
-    control = Control(control_fd)
-    listeners = Listeners.of_text(sockets)
-    process = Process(service, listeners, warm=warm, on_ready=control.say_ready)
+    assert options.control_fd is not None
+    assert options.sockets is not None
+    control = Control(options.control_fd)
+    process = Process(
+        service,
+        Listeners.of_text(options.sockets),
+        figures=options.figures,
+        warm=options.warm,
+        on_ready=control.say_ready,
+    )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, process.stop, number.name)

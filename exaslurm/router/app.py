@@ -21,13 +21,14 @@ from exaslurm.router.audit import Audit
 from exaslurm.router.config import RouterConfig
 from exaslurm.router.direct import direct_routes
 from exaslurm.router.errors import RequestError
-from exaslurm.router.exposition import CONTENT_TYPE
+from exaslurm.router.exposition import CONTENT_TYPE, merge, render
 from exaslurm.router.headers import request_id
 from exaslurm.router.loads import Loads
 from exaslurm.router.pages import model_card, models_page, status_page
 from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.router import Router
 from exaslurm.router.routes import PROXIED
+from exaslurm.router.siblings import Siblings, others
 
 
 def build_app(
@@ -38,6 +39,7 @@ def build_app(
     audit: Audit | None = None,
     loads: Loads | None = None,
     quotas: SharedQuotas | None = None,
+    siblings: Siblings | None = None,
 ) -> Starlette:
     """The router over a source of replicas, to be served with ``protocol.protocol_factory``.
 
@@ -56,7 +58,7 @@ def build_app(
 
     app = Starlette(
         routes=[
-            *_Pages(router).routes(),
+            *_Pages(router, siblings).routes(),
             *direct_routes(router, config.direct, config.internal_key),
             *(Route(path, _post_only) for path in PROXIED),
         ],
@@ -81,8 +83,9 @@ def build_app(
 class _Pages:
     """What the router answers itself."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, siblings: Siblings | None) -> None:
         self._router = router
+        self._siblings = siblings
         self._table = router.table
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -134,11 +137,14 @@ class _Pages:
 
     async def metrics(self, request: Request) -> Response:
         self._key(request)
-        return Response(self._router.metrics.render(), headers={"content-type": CONTENT_TYPE})
+        live, ended = await others(self._siblings)
+        families = merge([self._router.metrics.families(), *live], ended)
+        return Response(render(families), headers={"content-type": CONTENT_TYPE})
 
     async def status(self, request: Request) -> Response:
         self._key(request)
-        return JSONResponse(status_page(self._router))
+        live, _ = await others(self._siblings)
+        return JSONResponse(status_page(self._router, live))
 
     def _key(self, request: Request) -> KeyInfo:
         return self._router.authenticate(dict(request.scope["headers"]))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from exaslurm.keys.clients import KeyInfo
+from exaslurm.router.exposition import Family
 from exaslurm.router.router import Router
+from exaslurm.router.siblings import total
 from exaslurm.router.table import Group, Table
 
 STATUS_SCHEMA = "exaslurm/router/1"
@@ -36,15 +39,17 @@ def model_card(table: Table, key: KeyInfo, name: str, created_s: float) -> dict[
     }
 
 
-def status_page(router: Router) -> dict[str, Any]:
-    """What this router knows and does."""
+def status_page(router: Router, others: Sequence[Sequence[Family]] = ()) -> dict[str, Any]:
+    """What this router knows and does. ``others``: figures of its other processes, which serve the
+    same address. A replica's ``elsewhere`` is what all other processes of this host have there."""
     return {
         "schema": STATUS_SCHEMA,
         "deployment": router.config.deployment,
         "uptime_s": round(time.time() - router.started_s, 1),
         "policy": router.config.policy,
-        "in_flight": len(router.active),
-        "waiting": router.admission.waiting,
+        "processes": 1 + len(others),
+        "in_flight": len(router.active) + int(total(others, "exaslurm_router_in_flight")),
+        "waiting": router.admission.waiting + int(total(others, "exaslurm_router_waiting")),
         "models": [_model(group) for group in router.table.groups],
         "replicas": [
             {
@@ -57,6 +62,7 @@ def status_page(router: Router) -> dict[str, Any]:
                 "takes_requests": target.replica.takes_requests,
                 "breaker": target.breaker.state,
                 "outstanding": target.outstanding,
+                "elsewhere": target.elsewhere,
                 "penalty": round(target.penalty, 2),
                 "version": target.replica.version,
                 "simulated": target.replica.simulated,

@@ -119,6 +119,32 @@ def test_hangup_replaces_them_without_a_failure(
     assert read_endpoint(run_dir).routers == ()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_figures_are_those_of_all_processes_and_never_fall(
+    start: Start, key: str, workers: int
+) -> None:
+    gateway = start("--workers", workers)
+    with loaded(gateway, key, may_reconnect=True) as load:
+        gateway.process.send_signal(signal.SIGHUP)
+        if workers == 1:
+            wait_for(lambda: len(gateway.workers()) == 1)
+            wait_for(lambda: gateway.workers() == [], timeout_s=20)
+        else:
+            wait_for(lambda: "all workers are replaced" in gateway.said, timeout_s=30)
+            wait_for(lambda: len(gateway.workers()) == workers)
+        load.more()
+        load.stop()
+        # Every request of every process before and after, whoever is asked.
+        wait_for(lambda: load.scrape() == (load.done, workers))
+        for _ in range(5):
+            assert load.scrape() == (load.done, workers)
+        if workers > 1:  # what a killed one had told stays, and all have told all by now
+            os.kill(gateway.workers()[0], signal.SIGKILL)
+            wait_for(lambda: "SIGKILL" in gateway.said)
+            wait_for(lambda: len(gateway.workers()) == workers, timeout_s=20)
+            wait_for(lambda: load.scrape() == (load.done, workers))
+
+
 @pytest.mark.parametrize(("old", "new"), [(1, 2), (3, 1)])
 def test_another_router_takes_over_without_a_failure(
     run_dir: RunDir, start: Start, key: str, old: int, new: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import selectors
 import subprocess
 import sys
@@ -170,6 +171,18 @@ class Load:
     def _note(self, failure: str) -> None:
         with self._lock:
             self.failures.append(failure)
+
+    def scrape(self) -> tuple[int, int]:
+        """How many requests the router says it has answered well, and from how many processes
+        that is, by whichever of them is met."""
+        headers = {"Authorization": f"Bearer {self._key}"}
+        with httpx.Client(base_url=self._url, headers=headers, trust_env=False) as client:
+            text = client.get("/metrics").text
+            processes = client.get("/status").json()["processes"]
+        found = re.findall(
+            r'^exaslurm_router_requests_total{.*status="200"} (\d+)$', text, re.MULTILINE
+        )
+        return sum(map(int, found)), processes
 
     def more(self, count: int = 30, *, timeout_s: float = 20) -> None:
         """Wait until that many more requests were answered."""

@@ -1,0 +1,53 @@
+"""The figures of the other processes of a router, for whichever of them is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from exaslurm.errors import StateError
+from exaslurm.router.exposition import Family, load
+
+log = logging.getLogger(__name__)
+
+
+class Siblings(Protocol):
+    """The other processes of this router."""
+
+    def read(self) -> tuple[list[bytes], list[bytes]]:
+        """Snapshots of their figures: of those that live, and of those that have ended. May
+        block for a moment. StateError."""
+
+
+async def others(siblings: Siblings | None) -> tuple[list[list[Family]], list[list[Family]]]:
+    """Their figures: of those that live, and of those that have ended."""
+    if siblings is None:
+        return [], []
+    try:
+        live, ended = await asyncio.to_thread(siblings.read)
+    except StateError as error:
+        log.warning("figures of this process alone: %s", error)
+        return [], []
+    return _readable(live), _readable(ended)
+
+
+def total(families: Sequence[Sequence[Family]], name: str) -> float:
+    """The sum of all samples of one counter or gauge."""
+    return sum(
+        numbers[0]
+        for process in families
+        for family in process
+        if family.name == name
+        for _, numbers in family.samples
+    )
+
+
+def _readable(snapshots: Sequence[bytes]) -> list[list[Family]]:
+    found = []
+    for raw in snapshots:
+        with contextlib.suppress(ValueError):  # of another version, during a restart
+            found.append(load(raw))
+    return found
