@@ -59,7 +59,7 @@ def build_app(
     app = Starlette(
         routes=[
             *_Pages(router, siblings).routes(),
-            *direct_routes(router, config.direct, config.internal_key),
+            *direct_routes(router, config.direct, config.internal_key, audit=audit),
             *(Route(path, _post_only) for path in PROXIED),
         ],
         lifespan=lifespan,

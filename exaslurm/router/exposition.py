@@ -1,7 +1,7 @@
 """Figures as data: merged over the processes that share a port, and written out for Prometheus.
 
-Whoever answers a scrape adds up what every process last wrote down, its own included: a scraper
-that meets another process each time then never sees a counter go back.
+Whoever answers a scrape adds its own figures to what the other processes last wrote down. A scraper
+that asks less often than they write never sees a counter go back, whichever process it meets.
 """
 
 from __future__ import annotations

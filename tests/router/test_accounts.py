@@ -13,6 +13,7 @@ import httpx
 from exaslurm.router.audit import Audit
 from exaslurm.router.audit_check import verify
 from exaslurm.router.audit_read import read
+from exaslurm.router.direct import DirectSettings
 from tests.tools.fleet import Engine, Router, wait_for
 
 BODY = {"model": "chat", "prompt": "what becomes of it", "max_tokens": 5}
@@ -77,6 +78,22 @@ def test_every_request_is_recorded_and_counted(
     raw = b"".join(path.read_bytes() for path in (tmp_path / "audit").iterdir())
     assert b"what becomes of it" not in raw
     assert router.key.encode() not in raw
+
+
+def test_a_grant_of_direct_mode_is_recorded(
+    make_router: Callable[..., Router], fast_engines: list[Engine], tmp_path: Path
+) -> None:
+    audit = Audit(tmp_path / "audit", secret="secret", flush_s=0.01)
+    audit.start()
+    router = make_router(fast_engines[0], audit=audit, direct=DirectSettings(max_s=600))
+    said = router.http.post("/v1/direct", json={"model": "chat"}).json()
+    router.close()
+    audit.close()
+    (record,) = (record for record in read(tmp_path / "audit") if record["kind"] == "grant")
+    assert (record["key"], record["model"]) == ("tester", "chat")
+    assert (record["replica"], record["expires_ms"]) == (said["replica"], said["expires_at"] * 1000)
+    raw = b"".join(path.read_bytes() for path in (tmp_path / "audit").iterdir())
+    assert said["token"].encode() not in raw
 
 
 def test_a_retry_is_recorded(
