@@ -39,6 +39,8 @@ _UNKNOWN_RETRY_S = 5
 _MAX_RETRY_S = 60
 _DRAIN_MEMORY_S = 5.0
 _FORGET_EVERY_S = 60.0
+# In one sweep, so that the streams of others do not stall meanwhile.
+_MOST_TIME_OUTS = 500
 
 # Why a request was refused, besides the reasons of ``key_use``: the ``cause`` of the error.
 KEY_WAITING = "key_waiting"
@@ -235,9 +237,9 @@ class Admission:
     def sweep(self, now_s: float) -> None:
         """Refuse those who have waited too long. To be called a few times a second."""
         self._measure_drain(now_s)
-        while self._waiting:
-            entry, waiter = next(iter(self._waiting.items()))
-            if waiter.deadline_s > now_s:
+        for _ in range(_MOST_TIME_OUTS):
+            entry, waiter = next(iter(self._waiting.items()), (None, None))
+            if entry is None or waiter is None or waiter.deadline_s > now_s:
                 break
             error = self._timed_out(waiter)
             self._give_up(entry)

@@ -55,6 +55,7 @@ class Exchange(Answering):
         "_parts",
         "_pinned",
         "_sends",
+        "_session",
         "_tokens",
         "_tried",
         "_url",
@@ -99,6 +100,7 @@ class Exchange(Answering):
         self._pinned: Target | None = None
         self._tried: tuple[Target, ...] = ()
         self._keys: Sequence[int] = ()
+        self._session = 0
         self._tokens = 0
         self._sends = 0
         self._hedged = False
@@ -176,11 +178,10 @@ class Exchange(Answering):
             if self.key.tokens_per_min or len(body) > router.config.long_body_bytes:
                 tokens = self._tokens = floor_tokens(route, data) + (output_tokens(data) or 0)
         if router.by_prefix:
-            session = fields.get(b"x-session-id")
-            if session is not None:
-                self._keys = (xxh3_64_intdigest(session),)
-            elif seen.prompt_at:
+            if seen.prompt_at:
                 self._keys = blocks(body, seen.prompt_at)
+            if b"x-session-id" in fields:
+                self._session = xxh3_64_intdigest(fields[b"x-session-id"])
         if b"x-exaslurm-replica" in fields:
             self._pinned = router.find_replica(fields[b"x-exaslurm-replica"], group)
         self.state = WAITING
@@ -237,6 +238,7 @@ class Exchange(Answering):
             self._tried,
             key_name=self.key.name,
             keys=self._keys,
+            session=self._session,
             tokens=self._tokens,
         )
         if found is None:
@@ -350,15 +352,19 @@ class Exchange(Answering):
         self._end()
         self._client.over(self)
 
+    def _used_tokens(self) -> int | None:
+        """As the engine counted them; none for an error; None: nobody knows."""
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        if prompt is not None or completion is not None:
+            return (prompt or 0) + (completion or 0)
+        return 0 if self.status >= 400 and self.status != CLIENT_LEFT else None
+
     def _end(self) -> None:
         self.state = OVER
         self.ended_s = time.monotonic()
         if self._entered:
             self._entered = False
-            used = None
-            if self.completion_tokens is not None:
-                used = (self.prompt_tokens or 0) + self.completion_tokens
-            self._router.admission.leave(self, used)
+            self._router.admission.leave(self, self._used_tokens())
         if self._hedge is not None:
             self._drop_hedge()
         self._parts = []

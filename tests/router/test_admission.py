@@ -371,6 +371,23 @@ def test_a_wait_ends() -> None:
     assert gate.admission.figures().refused["queue_timeout"] == 1
 
 
+def test_many_waits_that_end_at_once_end_over_some_sweeps() -> None:
+    gate = Gate(max_in_flight=1, max_waiting=5000, max_waiting_per_key=5000, wait_s=1.0)
+    gate.enter(Asked())
+    asked = [Asked() for _ in range(2000)]
+    assert not any(gate.enter(one) for one in asked)
+    gate.clock.now_s += 2
+    sweeps = 0
+    while gate.admission.waiting:
+        gate.later(0.25)
+        told = sum(bool(one.told) for one in asked)
+        sweeps += 1
+        assert told <= 1000 * sweeps
+        assert sweeps < 20
+    assert sweeps > 1
+    assert all(len(one.told) == 1 for one in asked)
+
+
 def test_a_full_queue_refuses() -> None:
     gate = Gate(max_in_flight=1, max_waiting=3, max_waiting_per_key=3)
     gate.enter(Asked())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections import Counter
@@ -117,6 +118,35 @@ def test_tokens_are_counted_as_the_engine_counts_them(make_router: Make, engine:
     left = int(message.split(" are left")[0].rsplit(" ", 1)[1])
     assert 2000 - 6 * used - 1 <= left <= 2000 - 6 * used + 120
     assert idle(client.router)
+
+
+def test_tokens_of_what_has_no_answer_text(make_router: Make, engine: Engine) -> None:
+    client = Client(make_router(engine), "ada", tokens_per_min=1000)
+    text = "What is counted is the prompt. " * 20
+    answer = httpx.post(
+        f"{client.router.url}/v1/embeddings",
+        json={"model": "chat", "input": text},
+        headers={"Authorization": f"Bearer {client.key}"},
+        verify=False,
+        trust_env=False,
+    )
+    used = answer.json()["usage"]["prompt_tokens"]
+    assert used > 100
+    message = error_of(client.ask(max_tokens=1000))["message"]
+    left = int(message.split(" are left")[0].rsplit(" ", 1)[1])
+    assert 1000 - used - 1 <= left <= 1000 - used + 60
+
+
+def test_tokens_are_not_lost_with_a_request_that_no_engine_took(
+    make_router: Make, engine: Engine
+) -> None:
+    gone = dataclasses.replace(engine.replica("c000-r0000"), url="http://127.0.0.1:9")
+    router = make_router()
+    router.replace(gone)
+    client = Client(router, "ada", tokens_per_min=1000)
+    assert [client.ask(max_tokens=900).status_code for _ in range(4)] == [503] * 4
+    router.replace(engine.replica("c000-r0001"))
+    assert client.ask(max_tokens=900).status_code == 200
 
 
 def test_requests_at_a_time(make_router: Make, engine: Engine, threads: ThreadPoolExecutor) -> None:
