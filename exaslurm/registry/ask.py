@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import socket
 from collections.abc import Coroutine
 from typing import Any
 
@@ -19,12 +21,20 @@ import httptools
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 
 
-class NoAnswer(Exception):
-    """There was no (whole) answer. ``late``: not in time; who was asked may only be slow."""
+# Our own shortage says nothing about whom we wanted to ask.
+_OURS = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.EAGAIN)
+)
 
-    def __init__(self, reason: str, *, late: bool = False) -> None:
+
+class NoAnswer(Exception):
+    """There was no (whole) answer. ``late``: not in time, or no address for the name; who was
+    asked may only be slow. ``ours``: we could not even ask."""
+
+    def __init__(self, reason: str, *, late: bool = False, ours: bool = False) -> None:
         super().__init__(reason)
         self.late = late
+        self.ours = ours
 
 
 class Dialogue(asyncio.Protocol):
@@ -91,8 +101,10 @@ class Dialogue(asyncio.Protocol):
                 raise self._too_late() from None
             connecting.cancel()
             raise
+        except socket.gaierror as error:
+            raise NoAnswer(error.strerror or str(error), late=True) from None
         except OSError as error:
-            raise NoAnswer(_words(error)) from None
+            raise NoAnswer(_words(error), ours=error.errno in _OURS) from None
         finally:
             self._connecting = None
 

@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from exaslurm.core.cell import EngineLoad
 from exaslurm.errors import ExaslurmError
@@ -45,6 +45,7 @@ _FILE_TIMEOUT_S = 30.0
 _NEVER = float("-inf")
 _LOGGED_ONE_BY_ONE = 8
 
+T = TypeVar("T")
 _Stamp = tuple[int, int, int] | None
 
 
@@ -267,11 +268,11 @@ class PolledSource:
         self._published_s = self._clock()
         if self._dirty and self._show():
             for listener in self._listeners:
-                listener(self._shown)
+                _tell(listener, self._shown)
         if self._loads:
             loads, self._loads = self._loads, {}
             for load_listener in self._load_listeners:
-                load_listener(loads)
+                _tell(load_listener, loads)
 
     def _show(self) -> bool:
         """Whether ``_shown`` has changed."""
@@ -333,6 +334,13 @@ class PolledSource:
         if trouble is not None and trouble != self._trouble:
             log.warning("going on with the engines known so far: %s", trouble)
         self._trouble = trouble
+
+
+def _tell(listener: Callable[[T], None], what: T) -> None:
+    try:
+        listener(what)
+    except Exception:  # it must not end the checks
+        log.exception("telling a router what is known of engines")
 
 
 async def _stamp(files: IoThread, path: Path) -> _Stamp:

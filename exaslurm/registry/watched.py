@@ -36,6 +36,7 @@ class Watched:
         self.misconfigured = False
         """It answers, but not as it should: asking every second would not mend it."""
         self._late = 0
+        self._short = False
         self._has_pause: bool | None = None
         self._names: tuple[str, ...] = engine.served_names
         self._root = ""
@@ -59,12 +60,18 @@ class Watched:
         try:
             state, cause = await self._ask(dialogue)
         except NoAnswer as error:
+            if error.ours:
+                if not self._short:
+                    log.warning("engine %s cannot be asked: %s", self.engine.id, error)
+                self._short = True
+                return
+            self._short = False
             self._late = self._late + 1 if error.late else 0
             if self.replica.ready and error.late and self._late < _LATE_CHECKS:
                 return
             state, cause = "down", str(error)
         else:
-            self._late = 0
+            self._late, self._short = 0, False
         finally:
             dialogue.close()
             self.checks += 1

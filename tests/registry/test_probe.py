@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -246,6 +248,40 @@ async def test_what_fails_during_a_check_is_asked_again(monkeypatch: pytest.Monk
         await until(lambda: engine.asked["/health"] == 2)
         await asyncio.sleep(0.1)
         assert engine.asked["/health"] == 2
+
+
+async def test_our_own_shortage_takes_no_engine_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with started() as engine, polling(_list(engine)) as source:
+        await until(lambda: _taking(source) == [True])
+
+        async def fail(*_: object, **__: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+        checks = source._watched["e0"].checks
+        await until(lambda: source._watched["e0"].checks > checks + 4)
+        assert _taking(source) == [True]
+    assert "cannot be asked: too many open files" in caplog.text
+
+
+async def test_a_listener_that_fails_does_not_end_the_checks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("a mistake")
+
+    async with started() as engine, polling(_list(engine)) as source:
+        source.subscribe_loads(fail)
+        await until(lambda: engine.asked["/metrics"] > 3)
+    assert "a mistake" in caplog.text
+
+
+async def test_names_without_an_address() -> None:
+    async with polling(of_urls(["http://nowhere.invalid:1"])) as source:
+        await until(lambda: _states(source) == ["down"])
+        assert "Unknown error" not in (source.replicas[0].cause or "")
 
 
 async def test_a_late_one_is_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
