@@ -112,13 +112,15 @@ class Lane:
         tried: Collection[Target],
         rng: random.Random,
         keys: Sequence[int] = (),
+        session: int = 0,
         tokens: int = 0,
     ) -> Target | None:
         """The replica for the next attempt; None if all were tried or none takes requests.
 
         An ejected one whose time has come gets this request as its probe. With all ejected
-        any of them is better than none. ``keys``: the hashes of the prompt's blocks; ``tokens``:
-        what the request needs, where that decides who can serve it.
+        any of them is better than none. ``keys``: the hashes of the prompt's blocks; ``session``:
+        that of the session it belongs to, 0 for none; ``tokens``: what the request needs, where
+        that decides who can serve it.
         """
         if self._ejected:
             probe = self._due_probe(now_s, tried, tokens)
@@ -127,8 +129,11 @@ class Lane:
                 return probe
         if tokens:
             return self._pick_fitting(tried, rng, keys, tokens)
-        if keys and not tried and self.affinity is not None:
-            target = self.affinity.choose(keys, self.closed_set, rng)
+        if self.affinity is not None and not tried and (keys or session):
+            if session:
+                target = self.affinity.stay(session, self.closed_set, rng)
+            else:
+                target = self.affinity.choose(keys, self.closed_set, rng)
             if target is not None:
                 return target
         return choose(self.closed, tried, rng) or choose(self.usable, tried, rng)
@@ -233,6 +238,8 @@ class Table:
                 restarted = target.replica.pid != replica.pid
                 if replica.ready and (restarted or not target.replica.ready):
                     target.breaker.reset()
+                if restarted:
+                    _forget_cache(target)
                 target.replica = replica
                 target.domains = (replica.node, replica.switch, replica.cell)
             targets[replica.id] = target
@@ -288,19 +295,20 @@ class Table:
         *,
         key_name: str = "",
         keys: Sequence[int] = (),
+        session: int = 0,
         tokens: int = 0,
     ) -> tuple[Target, Lane] | None:
         """The replica for the next attempt of a request, and its lane; None: there is none left."""
         lanes = group.lanes
         if len(lanes) == 1:
             lane = lanes[0]
-            target = lane.pick(now_s, tried, self._rng, keys, self._needed(lane, tokens))
+            target = lane.pick(now_s, tried, self._rng, keys, session, self._needed(lane, tokens))
             return None if target is None else (target, lane)
         point = point_of(self._canary, group.name, key_name, self._rng)
         first = pick_share(group.shares, point) if group.shares else 0
         # A version that is asked for, but has nothing to serve with, is no reason to refuse.
         for lane in sorted(lanes, key=lambda lane: lane is not lanes[first]):
-            target = lane.pick(now_s, tried, self._rng, keys, self._needed(lane, tokens))
+            target = lane.pick(now_s, tried, self._rng, keys, session, self._needed(lane, tokens))
             if target is not None:
                 return target, lane
         return None
@@ -365,6 +373,13 @@ def _takes(target: Target, tokens: int) -> bool:
 
 def _address(replica: Replica) -> tuple[str, str | None]:
     return replica.url, replica.key
+
+
+def _forget_cache(target: Target) -> None:
+    """Its engine is another process now: it has cached nothing yet."""
+    for lane in target.lanes:
+        if lane.affinity is not None:
+            lane.affinity.forget(target)
 
 
 # Prompts from here on look for a replica with room in its cache.
