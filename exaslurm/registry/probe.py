@@ -10,20 +10,18 @@ asked every second, so that one that comes back is used again at once.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 import operator
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from exaslurm.core.cell import EngineLoad
-from exaslurm.errors import ExaslurmError
 from exaslurm.registry import engines_file
+from exaslurm.registry.changes import changes
 from exaslurm.registry.engines_file import EnginesFile
+from exaslurm.registry.lane import Lane
 from exaslurm.registry.replica import Listener, LoadListener, Replica
 from exaslurm.registry.watched import Watched
 from exaslurm.util.iothread import IoThread
@@ -40,37 +38,10 @@ _AT_ONCE = 128
 _TROUBLED_AT_ONCE = 64
 _TICK_S = 0.05
 _PUBLISH_EVERY_S = 0.25
-FILE_EVERY_S = 2.0
-_FILE_TIMEOUT_S = 30.0
 _NEVER = float("-inf")
 _LOGGED_ONE_BY_ONE = 8
 
 T = TypeVar("T")
-_Stamp = tuple[int, int, int] | None
-
-
-class _Lane:
-    """Checks that are due, the earliest first; a bounded number is under way."""
-
-    def __init__(self, at_once: int) -> None:
-        self.free = at_once
-        self._heap: list[tuple[float, int, Watched]] = []
-        self._order = itertools.count()
-
-    def add(self, watched: Watched, due_s: float) -> None:
-        watched.due_s = due_s
-        heapq.heappush(self._heap, (due_s, next(self._order), watched))
-
-    def next_due_s(self) -> float | None:
-        """When the next check can start; None if none can."""
-        return self._heap[0][0] if self._heap and self.free else None
-
-    def pop_due(self, now_s: float) -> Watched | None:
-        while self._heap and self.free and self._heap[0][0] <= now_s:
-            due_s, _, watched = heapq.heappop(self._heap)
-            if watched.due_s == due_s and not watched.checking:  # else it is asked otherwise
-                return watched
-        return None
 
 
 class PolledSource:
@@ -95,8 +66,8 @@ class PolledSource:
         self._rng = rng or random.Random()
         self._pollers = pollers
         self._watched = {engine.id: Watched(engine) for engine in engines.engines}
-        self._usual = _Lane(_AT_ONCE)
-        self._troubled = _Lane(_TROUBLED_AT_ONCE)
+        self._usual = Lane(_AT_ONCE)
+        self._troubled = Lane(_TROUBLED_AT_ONCE)
         self._in_trouble = 0
         self._listeners: list[Listener] = []
         self._load_listeners: list[LoadListener] = []
@@ -210,7 +181,7 @@ class PolledSource:
         self._wake_s = soonest_s
         self._timer = asyncio.get_running_loop().call_later(soonest_s - now_s, self._wake)
 
-    async def _check(self, watched: Watched, lane: _Lane) -> None:
+    async def _check(self, watched: Watched, lane: Lane) -> None:
         before, was_troubled = watched.replica, watched.in_trouble
         try:
             await watched.check()
@@ -292,22 +263,12 @@ class PolledSource:
             await asyncio.get_running_loop().create_future()
             return
         files = self._files or IoThread("engines file")
-        known = seen = await _stamp(files, path)
-        while True:
-            await asyncio.sleep(FILE_EVERY_S)
-            before, seen = seen, await _stamp(files, path)
-            if seen == known or seen != before:  # nothing new, or somebody is at it
-                continue
-            try:
-                fresh = await files.run(engines_file.load, path, timeout_s=_FILE_TIMEOUT_S)
-                self._take_file(fresh)
-            except ExaslurmError as error:
-                self._note(str(error))
-            except Exception:  # this loop must not end: changes would never be seen
-                log.exception("reading %s", path)
-            else:
+        async for fresh in changes(path, files, engines_file.load):
+            if isinstance(fresh, EnginesFile):
                 self._note(None)
-            known = seen
+                self._take_file(fresh)
+            else:
+                self._note(str(fresh))
 
     def _take_file(self, fresh: EnginesFile) -> None:
         """Engines that stay keep what is known of them."""
@@ -341,22 +302,6 @@ def _tell(listener: Callable[[T], None], what: T) -> None:
         listener(what)
     except Exception:  # it must not end the checks
         log.exception("telling a router what is known of engines")
-
-
-async def _stamp(files: IoThread, path: Path) -> _Stamp:
-    """What changes when a file does; None if it cannot be looked at."""
-
-    def look() -> _Stamp:
-        try:
-            info = path.stat()
-        except OSError:
-            return None
-        return info.st_mtime_ns, info.st_size, info.st_ino
-
-    try:
-        return await files.run(look, timeout_s=_FILE_TIMEOUT_S)
-    except ExaslurmError:
-        return None
 
 
 def _log_changes(before: Sequence[Replica], after: Sequence[Replica]) -> None:

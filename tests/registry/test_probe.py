@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from exaslurm.core.cell import EngineLoad
-from exaslurm.registry import ask, probe, watched
+from exaslurm.registry import ask, changes, probe, watched
 from exaslurm.registry.engines_file import Engine, EnginesFile, load, of_urls
 from exaslurm.registry.probe import PolledSource
 from exaslurm.registry.watched import Watched
@@ -28,7 +28,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "EVERY_S", 0.1)
     monkeypatch.setattr(probe, "TROUBLED_EVERY_S", 0.05)
     monkeypatch.setattr(probe, "MISCONFIGURED_EVERY_S", 0.2)
-    monkeypatch.setattr(probe, "FILE_EVERY_S", 0.05)
+    monkeypatch.setattr(changes, "LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(watched, "_TIMEOUT_S", 0.2)
 
 
