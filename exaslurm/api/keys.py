@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import http.client
 import time
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING
 
 from exaslurm.api.endpoint import routers_in_reach
 from exaslurm.core.codec import loads
 from exaslurm.core.plan import Plan
+from exaslurm.core.submission import RouterAddress
 from exaslurm.errors import StateError, UserError
 from exaslurm.keys.clients import KeyInfo, KeyOptions, add_key, change_key
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import read_text
+from exaslurm.util.reach import connect
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # Routers read the keys every second.
 KNOWN_TIMEOUT_S = 5.0
 _PAUSE_S = 0.1
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def make_key(run_dir: RunDir, name: str, **options: Unpack[KeyOptions]) -> str:
@@ -40,7 +39,7 @@ def make_key(run_dir: RunDir, name: str, **options: Unpack[KeyOptions]) -> str:
     except StateError:
         routers = []  # the key is made, and must not be lost for a damaged list of routers
     for router in routers:
-        while not _knows(router.url, key) and time.monotonic() < deadline:
+        while not _knows(router, key) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
     return key
 
@@ -71,14 +70,12 @@ def _require_served(run_dir: RunDir, options: KeyOptions) -> None:
             )
 
 
-def _knows(url: str, key: str) -> bool:
+def _knows(router: RouterAddress, key: str) -> bool:
     """Whether a router takes the key; true as well if it does not answer at all."""
-    request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
     try:
-        with _OPENER.open(request, timeout=2.0):
-            return True
-    except urllib.error.HTTPError as error:
-        with contextlib.closing(error):
-            return error.code != 401
-    except (OSError, http.client.HTTPException):
+        connection = connect(router.url, certificate=router.certificate, timeout_s=2.0)
+        with contextlib.closing(connection):
+            connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+            return connection.getresponse().status != 401
+    except (OSError, http.client.HTTPException, ValueError):
         return True

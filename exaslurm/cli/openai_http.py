@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from exaslurm.errors import NotReadyError, UserError
 from exaslurm.rundir import RunDir
+from exaslurm.util.reach import connect
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 600.0
@@ -22,10 +23,11 @@ KEY_LIFE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class ChatClient:
-    """``base`` ends in ``/v1``."""
+    """``base`` ends in ``/v1``. ``certificate``: the one that its server is known to show (PEM)."""
 
     base: str
     key: str
+    certificate: str = ""
 
     def first_model(self) -> str:
         """The first served name. NotReadyError if nothing is served yet."""
@@ -69,6 +71,11 @@ class ChatClient:
             try:
                 answer = self._send(connection, method, path, body)
                 refused = None if answer.status == 200 else answer.read()
+            except ssl.SSLCertVerificationError as error:
+                raise UserError(
+                    f"the certificate of {self.base} is not trusted here: {error.verify_message}",
+                    remedy="let SSL_CERT_FILE name the authority's certificate",
+                ) from None
             except (OSError, http.client.HTTPException) as error:
                 raise NotReadyError(
                     f"no answer from the router at {self.base}: {error}",
@@ -96,20 +103,13 @@ class ChatClient:
 
     def _connect(self) -> http.client.HTTPConnection:
         try:
-            url = urlsplit(self.base)
-            host, port = url.hostname, url.port
+            if not self.base.startswith(("http://", "https://")):
+                raise ValueError
+            return connect(self.base, certificate=self.certificate, timeout_s=CONNECT_TIMEOUT_S)
         except ValueError:
-            host = None
-        if host is None or url.scheme not in ("http", "https"):
             raise UserError(
                 f"{self.base!r} is no address of a router", remedy="such as http://HOST:PORT/v1"
-            )
-        if url.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                host, port or 443, timeout=CONNECT_TIMEOUT_S, context=context
-            )
-        return http.client.HTTPConnection(host, port or 80, timeout=CONNECT_TIMEOUT_S)
+            ) from None
 
     def _send(
         self,

@@ -44,13 +44,15 @@ class Desired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterAddress:
-    """One router process that serves a deployment."""
+    """One router that serves a deployment. ``certificate`` is the one that it shows (PEM), empty
+    without HTTPS."""
 
     url: str
     host: str
     pid: int
     start_ticks: int
     started_s: float
+    certificate: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

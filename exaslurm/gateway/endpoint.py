@@ -24,7 +24,7 @@ def read_endpoint(run_dir: RunDir) -> Endpoint:
     return loads(Endpoint, read_text(run_dir.endpoint), where=str(run_dir.endpoint))
 
 
-def own_address(url: str) -> RouterAddress:
+def own_address(url: str, certificate: str = "") -> RouterAddress:
     """The entry of this process."""
     ticks = start_ticks(os.getpid())
     assert ticks is not None
@@ -34,6 +34,7 @@ def own_address(url: str) -> RouterAddress:
         pid=os.getpid(),
         start_ticks=ticks,
         started_s=time.time(),
+        certificate=certificate,
     )
 
 

@@ -75,17 +75,17 @@ class Listed:
 
     def __init__(self, run_dir: RunDir, own: RouterAddress) -> None:
         self._run_dir = run_dir
-        self._own = own
+        self.own = own
         self.wanted = True
 
     def __call__(self) -> str | None:
         if self.wanted and self._run_dir.endpoint.exists() and not self._is_listed():
-            publish(self._run_dir, self._own)
+            publish(self._run_dir, self.own)
         return None
 
     def _is_listed(self) -> bool:
         try:
-            return self._own in read_endpoint(self._run_dir).routers
+            return self.own in read_endpoint(self._run_dir).routers
         except StateError:
             return False  # damaged: every living router enters itself again
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from exaslurm.errors import ExaslurmError
 from exaslurm.gateway.address import advertised_url, is_loopback
@@ -13,6 +14,7 @@ from exaslurm.gateway.endpoint import own_address, publish, withdraw
 from exaslurm.gateway.follow import Listed, Step, Wanted
 from exaslurm.gateway.listeners import Listeners, inode_of, remove_unix
 from exaslurm.gateway.service import Service
+from exaslurm.gateway.tls import Certificate
 from exaslurm.util.iothread import IoThread
 
 log = logging.getLogger(__name__)
@@ -23,7 +25,9 @@ _FILE_TIMEOUT_S = 10.0
 class Known:
     """What others see of this router, whatever number of processes it is."""
 
-    def __init__(self, service: Service, listeners: Listeners) -> None:
+    def __init__(
+        self, service: Service, listeners: Listeners, certificate: Certificate | None
+    ) -> None:
         front = service.front
         self._service = service
         self._uds = listeners.uds
@@ -32,8 +36,11 @@ class Known:
             self.url = advertised_url(front.bind, listeners.port, tls=front.tls is not None)
         else:
             self.url = f"unix:{self._uds}"
-        self._own = own_address(self.url)
-        self._listed = Listed(service.run_dir, self._own) if service.run_dir is not None else None
+        self._certificate = certificate
+        self._listed: Listed | None = None
+        if service.run_dir is not None:
+            leaf = certificate.leaf if certificate is not None else ""
+            self._listed = Listed(service.run_dir, own_address(self.url, leaf))
         self._had_terminal = _has_terminal()
         if listeners.tcp and not is_loopback(front.bind) and front.tls is None:
             log.warning("listening on %s: reachable from other hosts, without TLS", front.bind)
@@ -43,13 +50,18 @@ class Known:
         run_dir = self._service.run_dir
         if run_dir is None or self._listed is None:
             return ()
-        return (self._listed, Wanted(run_dir))
+        return (self._follow_certificate, self._listed, Wanted(run_dir))
+
+    def _follow_certificate(self) -> None:
+        """Clients of this deployment accept the certificate that they read of here, and only it."""
+        if self._certificate is not None and self._listed is not None:
+            self._listed.own = replace(self._listed.own, certificate=self._certificate.leaf)
 
     async def publish(self, files: IoThread) -> None:
         """Enter ``endpoint.json``. StateError if that cannot be."""
         run_dir = self._service.run_dir
-        if run_dir is not None:
-            await files.run(publish, run_dir, self._own, timeout_s=_FILE_TIMEOUT_S)
+        if run_dir is not None and self._listed is not None:
+            await files.run(publish, run_dir, self._listed.own, timeout_s=_FILE_TIMEOUT_S)
 
     def announce(self) -> None:
         """Tell who started it where it listens."""
@@ -71,7 +83,7 @@ class Known:
             return
         self._listed.wanted = False
         try:
-            await files.run(withdraw, run_dir, self._own, timeout_s=_FILE_TIMEOUT_S)
+            await files.run(withdraw, run_dir, self._listed.own, timeout_s=_FILE_TIMEOUT_S)
         except ExaslurmError as error:
             log.warning("endpoint.json still names this router: %s", error)
 

@@ -16,11 +16,12 @@ from typing import Any
 
 from exaslurm.errors import ExaslurmError, NotReadyError, StateError
 from exaslurm.gateway.figures import fold, own_directory, remove_directory
-from exaslurm.gateway.follow import Watch
+from exaslurm.gateway.follow import Step, Watch
 from exaslurm.gateway.handover import Offer, Predecessor
 from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners
 from exaslurm.gateway.service import Service
+from exaslurm.gateway.tls import Certificate
 from exaslurm.gateway.worker import Worker, exit_text
 from exaslurm.util.iothread import IoThread
 
@@ -42,12 +43,14 @@ class Parent:
         self,
         service: Service,
         listeners: Listeners,
+        certificate: Certificate | None,
         argv: Sequence[str],
         *,
         predecessor: Predecessor | None = None,
     ) -> None:
         self._service = service
         self._listeners = listeners
+        self._certificate = certificate
         self._argv = argv
         self._predecessor = predecessor
         self._count = service.front.workers
@@ -69,7 +72,7 @@ class Parent:
             loop.add_signal_handler(number, self._on_signal, number)
         self._files = IoThread("files")
         self._figures = own_directory()
-        self._known = Known(self._service, self._listeners)
+        self._known = Known(self._service, self._listeners, self._certificate)
         try:
             await asyncio.gather(*(self._fill(index) for index in range(self._count)))
             self._served = True
@@ -78,7 +81,7 @@ class Parent:
                 self._known.announce()
                 await self._release()
                 self._begin(self._offer())
-                self._begin(Watch(self._known.steps(), self._files, self._end).run())
+                self._begin(Watch(self._steps(), self._files, self._end).run())
             await self._ended.wait()
         finally:
             self._end("the parent ends")
@@ -95,6 +98,12 @@ class Parent:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _steps(self) -> list[Step]:
+        own: list[Step] = []
+        if self._certificate is not None:
+            own.append(self._certificate.refresh)
+        return [*own, *self._known.steps()]
 
     async def _release(self) -> None:
         if self._predecessor is None:

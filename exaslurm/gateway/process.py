@@ -47,6 +47,7 @@ class Process:
         self,
         service: Service,
         listeners: Listeners,
+        certificate: Certificate | None,
         *,
         figures: Path | None = None,
         warm: bool = False,
@@ -56,7 +57,6 @@ class Process:
         front = service.front
         self.files = IoThread("files")
         self._parts = service.parts(self.files)
-        certificate = Certificate(front.tls) if front.tls is not None else None
         self._quotas = _quotas(service) if self._parts.keys is not None else None
         self._loads = _loads(service)
         self._figures = Figures(figures) if figures is not None else None

@@ -12,7 +12,7 @@ from exaslurm.gateway.handover import Predecessor, find_predecessor
 from exaslurm.gateway.listeners import Listeners, listen_tcp, listen_unix
 from exaslurm.gateway.options import GatewayOptions
 from exaslurm.gateway.service import Front, Service, service_of
-from exaslurm.gateway.tls import Certificate
+from exaslurm.gateway.tls import certificate_of
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
         return
     front = service.front
     service.check()
-    if front.tls is not None:
-        Certificate(front.tls)
+    certificate = certificate_of(front.tls)
     predecessor = None
     if options.sockets is not None:
         listeners = Listeners.of_text(options.sockets)
@@ -45,17 +44,15 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
         from exaslurm.gateway.parent import Parent
 
         # It has little to do: no fast event loop, nothing of the router in memory.
-        asyncio.run(_parent(Parent, service, listeners, argv, predecessor))
+        parent = Parent(service, listeners, certificate, argv, predecessor=predecessor)
+        asyncio.run(parent.run())
     else:
         from exaslurm.gateway.single import Single
 
-        single = Single(service, listeners, argv, predecessor=predecessor, helper=options.helper)
+        single = Single(
+            service, listeners, certificate, argv, predecessor=predecessor, helper=options.helper
+        )
         _run_fast(single.run())
-
-
-async def _parent(kind: Any, *args: Any) -> None:
-    service, listeners, argv, predecessor = args
-    await kind(service, listeners, argv, predecessor=predecessor).run()
 
 
 def _run_fast(work: Coroutine[Any, Any, None]) -> None:

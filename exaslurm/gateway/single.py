@@ -21,6 +21,7 @@ from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners, inheritable
 from exaslurm.gateway.process import Process
 from exaslurm.gateway.service import Service
+from exaslurm.gateway.tls import Certificate
 from exaslurm.gateway.worker import Worker, command
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Single:
         self,
         service: Service,
         listeners: Listeners,
+        certificate: Certificate | None,
         argv: Sequence[str],
         *,
         predecessor: Predecessor | None = None,
@@ -41,6 +43,7 @@ class Single:
     ) -> None:
         self._service = service
         self._listeners = listeners
+        self._certificate = certificate
         self._argv = argv
         self._predecessor = predecessor
         self._former = helper
@@ -54,11 +57,12 @@ class Single:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
-        self._known = Known(self._service, self._listeners)
+        self._known = Known(self._service, self._listeners, self._certificate)
         self._figures = own_directory()
         self._process = Process(
             self._service,
             self._listeners.copies(),
+            self._certificate,
             figures=self._figures,
             warm=self._predecessor is not None or self._former is not None,
             steps=self._known.steps(),

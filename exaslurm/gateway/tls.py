@@ -15,6 +15,7 @@ from exaslurm.errors import StateError, UserError
 
 log = logging.getLogger(__name__)
 
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _MAX_PEM_BYTES = 1024 * 1024
 
 
@@ -40,6 +41,12 @@ class Certificate:
         self.context = _context(self._pem, files)
         self._check_mode()
 
+    @property
+    def leaf(self) -> str:
+        """The certificate itself, without its chain (PEM)."""
+        text = self._pem[0].decode("ascii", errors="replace")
+        return text[text.index(_BEGIN) : text.index(_END) + len(_END)] + "\n"
+
     def refresh(self) -> None:
         """Take what the files hold now. StateError if that cannot be used; the certificate so far
         stays in use then."""
@@ -62,6 +69,11 @@ class Certificate:
             log.warning(
                 "others can use the private key %s (mode %04o): chmod 600", self._files.key, mode
             )
+
+
+def certificate_of(files: TlsFiles | None) -> Certificate | None:
+    """The certificate of these files, None without any. UserError as of ``Certificate``."""
+    return Certificate(files) if files is not None else None
 
 
 def _context(pem: tuple[bytes, bytes], files: TlsFiles) -> ssl.SSLContext:

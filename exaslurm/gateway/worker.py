@@ -145,6 +145,7 @@ async def run_worker(service: Service, options: GatewayOptions) -> None:
     """Serve on inherited sockets until the parent says otherwise. ExaslurmError if that cannot
     be."""
     from exaslurm.gateway.process import Process
+    from exaslurm.gateway.tls import certificate_of
 
     assert options.control_fd is not None
     assert options.sockets is not None
@@ -152,6 +153,7 @@ async def run_worker(service: Service, options: GatewayOptions) -> None:
     process = Process(
         service,
         Listeners.of_text(options.sockets),
+        certificate_of(service.front.tls),
         figures=options.figures,
         warm=options.warm,
         on_ready=control.say_ready,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import json
-import urllib.request
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from exaslurm.core.submission import RouterAddress
+from exaslurm.util.reach import connect
 
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
-# Never through a site's web proxy: routers are in the same cluster.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,11 @@ class RouterView:
 def ask_router(router: RouterAddress, key: str, timeout_s: float) -> RouterView:
     """Ask one router which replicas it would send requests to."""
     url = router.url.rstrip("/")
-    request = urllib.request.Request(f"{url}/status", headers={"Authorization": f"Bearer {key}"})
     try:
-        with _OPENER.open(request, timeout=timeout_s) as answer:
-            page = json.loads(answer.read(_MAX_ANSWER_BYTES))
+        connection = connect(url, certificate=router.certificate, timeout_s=timeout_s)
+        with contextlib.closing(connection):
+            connection.request("GET", "/status", headers={"Authorization": f"Bearer {key}"})
+            page = json.loads(connection.getresponse().read(_MAX_ANSWER_BYTES))
         usable = sum(bool(item["takes_requests"]) for item in page["replicas"])
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return RouterView(url, None)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
-from exaslurm.errors import StateError, UserError
+from exaslurm.api.keys import make_key
+from exaslurm.cli.openai_http import ChatClient
+from exaslurm.errors import NotReadyError, StateError, UserError
+from exaslurm.gateway.endpoint import read_endpoint
 from exaslurm.gateway.tls import Certificate, TlsFiles
+from exaslurm.rundir import RunDir
+from exaslurm.status.routers import ask_router
 from tests.tools.certificates import make_certificate
-from tests.tools.fleet import wait_for
+from tests.tools.fleet import INNER, wait_for
 from tests.tools.gateway import Gateway
 
 Start = Callable[..., Gateway]
@@ -56,10 +63,39 @@ def test_a_new_certificate_is_taken_and_connections_stay(
         wait_for(lambda: "going on with the old certificate" in gateway.said)
         assert served_name(port) == "one"
         shutil.copy(two[0], one[0])
-        wait_for(lambda: gateway.said.count("new certificate") == workers)
+        # The parent of several reads it too, to tell it to clients.
+        wait_for(lambda: gateway.said.count("new certificate") == workers + (workers > 1))
         assert [served_name(port) for _ in range(6)] == ["two"] * 6
         assert client.get("/health").status_code == 200  # on the connection of before
     assert "private key" not in gateway.said
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_own_clients_accept_that_certificate_and_no_other(
+    run_dir: RunDir, start: Start, tmp_path: Path, workers: int
+) -> None:
+    # Of another name than the address, and of no authority.
+    one = make_certificate(tmp_path, "one", host="router.example")
+    two = make_certificate(tmp_path, "two", host="router.example")
+    gateway = start(*options(one), "--workers", workers)
+    (entry,) = read_endpoint(run_dir).routers
+    assert entry.certificate == one[0].read_text()
+    assert ask_router(entry, INNER, 5.0).replicas == 0
+    with pytest.raises(NotReadyError, match="serves no model yet"):
+        ChatClient(f"{entry.url}/v1", INNER, entry.certificate).first_model()
+    wrong = dataclasses.replace(entry, certificate=two[0].read_text())
+    assert ask_router(wrong, INNER, 5.0).replicas is None
+    for certificate in ("", wrong.certificate):
+        with pytest.raises(UserError, match="is not trusted here"):
+            ChatClient(f"{entry.url}/v1", INNER, certificate).first_model()
+    shutil.copy(two[1], one[1])
+    shutil.copy(two[0], one[0])
+    wait_for(lambda: read_endpoint(run_dir).routers[0].certificate == wrong.certificate)
+    wait_for(lambda: ask_router(wrong, INNER, 5.0).replicas == 0)
+    begun = time.monotonic()
+    make_key(run_dir, "fresh")
+    assert time.monotonic() - begun < 4  # it could ask the router, and did not wait in vain
+    assert gateway.process.poll() is None
 
 
 def test_old_tls_and_plain_http_are_refused(start: Start, tmp_path: Path) -> None:

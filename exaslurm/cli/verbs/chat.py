@@ -67,10 +67,14 @@ def chat_command(
 
     environ = dict(os.environ)
     run_dir = find_run_dir(deployment, environ, site=site)
-    base = url.rstrip("/") if url else f"{reachable_endpoint(run_dir).url}/v1"
+    if url:
+        base, certificate = url.rstrip("/"), ""
+    else:
+        router = reachable_endpoint(run_dir)
+        base, certificate = f"{router.url}/v1", router.certificate
     given = _read_key(key_file) if key_file else environ.get("EXASLURM_API_KEY")
     with borrowed_key(run_dir, given) as key:
-        client = ChatClient(base, key)
+        client = ChatClient(base, key, certificate)
         chosen = model or client.first_model()
         options: dict[str, object] = {"model": chosen, "max_tokens": max_tokens}
         if temperature is not None:
