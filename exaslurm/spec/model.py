@@ -340,9 +340,7 @@ class Gateway(Section):
     policy: Name | None = Field(
         default=None, description="How a replica is chosen.", json_schema_extra=_NOT_YET
     )
-    limits: Limits = Field(
-        default=Limits(), description="What a router takes on at most."
-    )
+    limits: Limits = Field(default=Limits(), description="What a router takes on at most.")
     audit: Flag = Field(
         default=True,
         description="Write a record of every request: who, what, which replica, how many tokens, "
