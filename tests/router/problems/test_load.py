@@ -179,7 +179,7 @@ def test_a_new_prompt_does_not_go_to_the_busy_one(make_farm: MakeFarm, router_of
 
     https://github.com/sgl-project/sglang/pull/14532
     """
-    farm = make_farm(2)
+    farm = make_farm(4)
     router = router_of(farm)
 
     async def run() -> None:
@@ -188,10 +188,10 @@ def test_a_new_prompt_does_not_go_to_the_busy_one(make_farm: MakeFarm, router_of
             ask_all(router, [prompt("a")] * 40, "X-Do: hold", "X-Exaslurm-Replica: c000-r0000")
         )
         await asyncio.to_thread(wait_for, lambda: len(farm.held) == 40)
-        # The second one knows many.
-        for number in range(100):
-            only = ("X-Exaslurm-Replica: c000-r0001",)
-            await ask_all(router, [prompt(f"old {number}")], *only)
+        # The others know many.
+        for number in range(99):
+            only = f"X-Exaslurm-Replica: c000-r000{number % 3 + 1}"
+            await ask_all(router, [prompt(f"old {number}")], only)
         before = farm.taken[0]
         for number in range(100):
             answers = await ask_all(router, [prompt(f"new {number}")])
