@@ -14,6 +14,8 @@ import logging
 import os
 import secrets
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,9 +62,19 @@ class Figures:
         # With a word that another life of the same process does not have.
         self._own = directory / f"{pid}-{start_ticks(pid)}-{secrets.token_hex(4)}"
         self._written: bytes | None = None
+        self._taken_s = float("-inf")
+        self._lock = threading.Lock()
 
-    def write(self, snapshot: bytes, *, last: bool = False) -> None:
-        """Leave the own figures for the others. StateError."""
+    def write(self, snapshot: bytes, *, taken_s: float | None = None, last: bool = False) -> None:
+        """Leave the own figures, as they were at ``taken_s`` (monotonic; None: now), for the
+        others. Older ones than those that are there are left out. StateError."""
+        with self._lock:
+            now_s = time.monotonic() if taken_s is None else taken_s
+            if now_s >= self._taken_s:
+                self._taken_s = now_s
+                self._write(snapshot, last=last)
+
+    def _write(self, snapshot: bytes, *, last: bool) -> None:
         if snapshot != self._written:
             fresh = self._own.with_suffix(".new")
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -137,7 +137,8 @@ class Process:
             await asyncio.sleep(_FIGURES_S)
             try:
                 raw = router.metrics.snapshot()
-                await self.files.run(self._figures.write, raw, timeout_s=_FILE_TIMEOUT_S)
+                write = functools.partial(self._figures.write, raw, taken_s=time.monotonic())
+                await self.files.run(write, timeout_s=_FILE_TIMEOUT_S)
                 trouble = None
             except StateError as error:
                 if str(error) != trouble:

@@ -137,8 +137,9 @@ class _Pages:
 
     async def metrics(self, request: Request) -> Response:
         self._key(request)
-        live, ended = await others(self._siblings)
-        families = merge([self._router.metrics.families(), *live], ended)
+        own = self._router.metrics.families()
+        live, ended = await others(self._siblings, own)
+        families = merge([own, *live], ended)
         return Response(render(families), headers={"content-type": CONTENT_TYPE})
 
     async def status(self, request: Request) -> Response:

@@ -1,7 +1,7 @@
 """Figures as data: merged over the processes that share a port, and written out for Prometheus.
 
-Whoever answers a scrape adds its own figures to what the other processes last wrote down. A scraper
-that asks less often than they write never sees a counter go back, whichever process it meets.
+Whoever answers a scrape writes its own figures down, and adds those that the other processes last
+wrote: a scraper never sees a counter go back, whichever process it meets.
 """
 
 from __future__ import annotations

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from exaslurm.errors import StateError
-from exaslurm.router.exposition import Family, load
+from exaslurm.router.exposition import Family, dump, load
 
 log = logging.getLogger(__name__)
 
@@ -17,17 +18,34 @@ log = logging.getLogger(__name__)
 class Siblings(Protocol):
     """The other processes of this router."""
 
+    def write(self, snapshot: bytes, *, taken_s: float | None = None) -> None:
+        """Leave the own figures for them, as they were at ``taken_s`` (monotonic). May block for a
+        moment. StateError."""
+
     def read(self) -> tuple[list[bytes], list[bytes]]:
         """Snapshots of their figures: of those that live, and of those that have ended. May
         block for a moment. StateError."""
 
 
-async def others(siblings: Siblings | None) -> tuple[list[list[Family]], list[list[Family]]]:
-    """Their figures: of those that live, and of those that have ended."""
+async def others(
+    siblings: Siblings | None, own: Sequence[Family] = ()
+) -> tuple[list[list[Family]], list[list[Family]]]:
+    """Their figures: of those that live, and of those that have ended.
+
+    ``own`` is left for them before: what has been answered once is in the answer of whichever
+    process is asked next, and no counter falls.
+    """
     if siblings is None:
         return [], []
+    raw, taken_s = dump(own), time.monotonic()
+
+    def exchange() -> tuple[list[bytes], list[bytes]]:
+        if own:
+            siblings.write(raw, taken_s=taken_s)
+        return siblings.read()
+
     try:
-        live, ended = await asyncio.to_thread(siblings.read)
+        live, ended = await asyncio.to_thread(exchange)
     except StateError as error:
         log.warning("figures of this process alone: %s", error)
         return [], []

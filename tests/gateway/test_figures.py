@@ -49,6 +49,16 @@ class Writer:
             stream.close()
 
 
+def test_older_figures_do_not_replace_newer_ones(tmp_path: Path) -> None:
+    """Two threads write: the one that answers, and the one that does so every second."""
+    mine = Figures(tmp_path)
+    mine.write(counts(2), taken_s=2.0)
+    mine.write(counts(1), taken_s=1.0)
+    assert Figures(tmp_path).read() == ([counts(2)], [])
+    mine.write(counts(3), taken_s=3.0)
+    assert Figures(tmp_path).read() == ([counts(3)], [])
+
+
 def test_living_ended_and_killed_processes(tmp_path: Path) -> None:
     mine = Figures(tmp_path)
     mine.write(counts(1))
