@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 MIB = 1024 * 1024
+MOST_DIRECT_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +16,8 @@ class Limits:
     usable replicas of a served name at those. What is over waits for ``wait_s`` at most, in
     queues of ``max_waiting`` requests together. One key may have ``max_waiting_per_key`` of them
     (None: as many as there is room left for others). The defaults only keep a router from
-    running out of memory and file descriptors.
+    running out of memory and file descriptors. ``direct_s`` is the longest that a client may call
+    an engine itself before it asks again; 0: never.
     """
 
     max_in_flight: int = 32_768
@@ -24,6 +26,7 @@ class Limits:
     max_waiting_per_key: int | None = None
     wait_s: float = 60.0
     max_body_mib: float = 64.0
+    direct_s: float = 0.0
 
     def of_one(self, processes: int) -> Limits:
         """The share of one of several processes, as far as it is one of requests; rounded up."""

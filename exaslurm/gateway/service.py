@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from exaslurm.core.codec import loads
-from exaslurm.core.limits import Limits
+from exaslurm.core.limits import MOST_DIRECT_S, Limits
 from exaslurm.core.plan import Plan, PortPolicy
 from exaslurm.errors import DeploymentError, UserError
 from exaslurm.gateway.options import GatewayOptions
@@ -228,11 +228,13 @@ def with_limits(limits: Limits, settings: tuple[str, ...]) -> Limits:
                 remedy=f"NAME=VALUE with one of {', '.join(known)}",
             )
         try:
-            value = float(text) if name in ("wait_s", "max_body_mib") else int(text)
+            value = float(text) if field.type == "float" else int(text)
         except ValueError:
             raise UserError(f"--limit {setting}: {text!r} is no number") from None
-        if value < 0 or (value == 0 and name != "max_waiting"):
+        if not value >= 0 or (value == 0 and name not in ("max_waiting", "direct_s")):
             raise UserError(f"--limit {setting}: give a number above 0")
+        if name == "direct_s" and value > MOST_DIRECT_S:
+            raise UserError(f"--limit {setting}: {MOST_DIRECT_S:g} is the most")
         limits = replace(limits, **{name: value})  # type: ignore[arg-type]
     return limits
 
@@ -257,6 +259,7 @@ def _config(
     service: Service, options: GatewayOptions, limits: Limits, internal_key: str | None
 ) -> RouterConfig:
     from exaslurm.router.config import RouterConfig
+    from exaslurm.router.direct import DirectSettings
 
     config = RouterConfig(
         deployment=service.name,
@@ -264,6 +267,7 @@ def _config(
         limits=limits,
         processes=service.front.workers,
         max_body_bytes=limits.max_body_bytes,
+        direct=DirectSettings(max_s=limits.direct_s),
     )
     if options.policy is not None:
         config = replace(config, policy=options.policy)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
 from pydantic.config import JsonDict
 
 from exaslurm.core import limits
@@ -316,6 +316,13 @@ class Limits(Section):
     )
     max_body_mib: Positive = Field(
         default=_LIMITS.max_body_mib, description="Size of a request's body in MiB."
+    )
+    direct_s: Annotated[
+        float, Strict(), Field(ge=0, le=limits.MOST_DIRECT_S, allow_inf_nan=False)
+    ] = Field(
+        default=_LIMITS.direct_s,
+        description="Longest life in seconds of a token with which a client calls an engine "
+        "itself; 0: there are none.",
     )
 
 

@@ -231,7 +231,7 @@ def test_limits(desk: Desk) -> None:
     assert desk.plan("").gateway.limits == Limits()
     plan = desk.plan(
         "gateway: {limits: {max_in_flight: 5, max_in_flight_per_replica: 2, max_waiting: 0, "
-        "max_waiting_per_key: 3, wait_s: 1, max_body_mib: 0.5}}"
+        "max_waiting_per_key: 3, wait_s: 1, max_body_mib: 0.5, direct_s: 600}}"
     )
     assert plan.gateway.limits == Limits(
         max_in_flight=5,
@@ -240,6 +240,7 @@ def test_limits(desk: Desk) -> None:
         max_waiting_per_key=3,
         wait_s=1.0,
         max_body_mib=0.5,
+        direct_s=600.0,
     )
     assert plan.gateway.limits.max_body_bytes == 512 * 1024
     assert not any("limits" in note for note in plan.notes)

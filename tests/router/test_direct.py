@@ -16,9 +16,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+from exaslurm.core.limits import MOST_DIRECT_S, Limits
 from exaslurm.engines.middleware import REPLICA_VARIABLE
 from exaslurm.keys.clients import KeyInfo
-from exaslurm.keys.token import TokenSigner
+from exaslurm.keys.token import MOST_S, TokenSigner
 from exaslurm.registry.replica import Replica
 from exaslurm.router.direct import DirectSettings, direct_routes
 from exaslurm.router.errors import RequestError
@@ -205,6 +206,8 @@ async def test_a_lease_is_load_until_it_ends() -> None:
 
 def test_it_is_off_unless_asked_for() -> None:
     assert direct_routes(Router(), DirectSettings(), INNER) == []
+    assert Limits().direct_s == 0
+    assert DirectSettings(max_s=MOST_DIRECT_S).max_s == MOST_S
     with pytest.raises(ValueError, match="at most 86400 s"):
         DirectSettings(max_s=1e6)
 

@@ -1,4 +1,4 @@
-"""An engine of a list that dies and comes back."""
+"""Engines of a list: one that dies and comes back, and being called directly."""
 
 from __future__ import annotations
 
@@ -49,3 +49,22 @@ def test_it_is_left_alone_at_once_and_used_again_within_two_seconds(
                 assert ready() == 2
             finally:
                 again.close()
+
+
+def test_direct_mode_is_a_limit_of_the_router(
+    gateway: Callable[..., Gateway], tmp_path: Path
+) -> None:
+    with engines(()) as (engine,):
+        (tmp_path / "key").write_text(INNER)
+        (tmp_path / "key").chmod(0o600)
+        listed = tmp_path / "engines.yaml"
+        listed.write_text(f"key_file: {tmp_path}/key\nengines: ['{engine.url}']\n")
+        for limits, status in (((), 404), (("--limit", "direct_s=30"), 200)):
+            router = gateway("--engines-file", listed, *limits, EXASLURM_ROUTER_KEY=KEY)
+            headers = {"Authorization": f"Bearer {KEY}"}
+            with httpx.Client(base_url=router.url, headers=headers, trust_env=False) as http:
+                wait_for(lambda http=http: http.get("/ready").status_code == 200)
+                answer = http.post("/v1/direct", json={"seconds": 20})
+                assert answer.status_code == status
+        assert answer.json()["url"] == engine.url
+    assert gateway("--engines-file", listed, "--limit", "direct_s=1e9").end() == 2
