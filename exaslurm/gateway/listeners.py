@@ -79,11 +79,15 @@ class Listeners:
 
     @classmethod
     def of_text(cls, text: str) -> Listeners:
+        """The sockets that were inherited so; nobody inherits them further."""
         tcp, _, unix = text.partition(";")
-        return cls(
+        listeners = cls(
             [socket.socket(fileno=int(fd)) for fd in tcp.split(",") if fd],
             socket.socket(fileno=int(unix)) if unix else None,
         )
+        for sock in listeners.all:
+            sock.set_inheritable(False)
+        return listeners
 
 
 def listen_tcp(bind: str, port: int, policy: PortPolicy) -> socket.socket:

@@ -22,7 +22,7 @@ from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners
 from exaslurm.gateway.service import Service
 from exaslurm.gateway.tls import Certificate
-from exaslurm.gateway.worker import Worker, exit_text
+from exaslurm.gateway.worker import GRACE_S, Worker, exit_text
 from exaslurm.util.iothread import IoThread
 
 log = logging.getLogger(__name__)
@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 _BACKOFF_S = 0.1
 _MOST_BACKOFF_S = 5.0
 _PROVEN_S = 60.0
-# What a worker may take beyond its drain time.
-_GRACE_S = 15.0
 _FILE_TIMEOUT_S = 10.0
 
 
@@ -232,7 +230,7 @@ class Parent:
             worker.tell(word)
 
     async def _wait_for_workers(self) -> None:
-        deadline = time.monotonic() + self._service.front.drain_s + _GRACE_S
+        deadline = time.monotonic() + self._service.front.drain_s + GRACE_S
         for worker in list(self._workers):
             await worker.end(timeout_s=max(0.0, deadline - time.monotonic()))
             self._workers.discard(worker)

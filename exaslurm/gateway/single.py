@@ -22,7 +22,7 @@ from exaslurm.gateway.listeners import Listeners, inheritable
 from exaslurm.gateway.process import Process
 from exaslurm.gateway.service import Service
 from exaslurm.gateway.tls import Certificate
-from exaslurm.gateway.worker import Worker, command
+from exaslurm.gateway.worker import GRACE_S, Worker, command
 
 log = logging.getLogger(__name__)
 
@@ -76,14 +76,13 @@ class Single:
             if offer is not None:
                 offer.cancel()
                 await asyncio.gather(offer, return_exceptions=True)
-            if not self._restarting or self._stopped:
-                await self._known.withdraw(self._process.files)
-                self._listeners.close()
-                remove_directory(self._figures)
-        if self._restarting and self._helper is not None:
-            if not self._stopped:
+            if self._helper is not None and self._restarting and not self._stopped:
                 self._become_new(self._helper)
-            await self._helper.end()
+            await self._known.withdraw(self._process.files)
+            self._listeners.close()
+            if self._helper is not None:
+                await self._helper.end(timeout_s=self._service.front.drain_s + GRACE_S)
+            remove_directory(self._figures)
         log.info("ended")
 
     async def _ready(self) -> None:
@@ -120,6 +119,8 @@ class Single:
             return
         if self._stopped:
             self._process.end_now(f"{number.name} again")
+            if self._helper is not None:
+                self._helper.tell("now")
         self._stopped = True
         self._process.stop(number.name)
 
@@ -139,14 +140,18 @@ class Single:
         self._process.stop("starting again", succeeded=True)
 
     def _become_new(self, helper: Worker) -> None:
-        """Until the new program can take one, another signal to start again is not for it."""
+        """Returns only if the program cannot be started."""
+        # Another one of these would end the new program as long as it cannot handle it.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         inheritable([*self._listeners.all, helper.control])
         argv = [
             *command(self._argv, self._listeners),
             *("--helper", f"{helper.pid}:{helper.control.fileno()}"),
         ]
-        os.execv(argv[0], argv)
+        try:
+            os.execv(argv[0], argv)
+        except OSError as error:
+            log.error("cannot start again, ending: %s: %s", argv[0], error)
 
 
 def _dismiss(helper: str) -> None:

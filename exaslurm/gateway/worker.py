@@ -24,6 +24,8 @@ from exaslurm.gateway.service import Service
 
 log = logging.getLogger(__name__)
 
+# What a worker may take beyond its drain time.
+GRACE_S = 15.0
 _START_S = 60.0
 _END_S = 10.0
 _NOT_FOR_WORKERS = frozenset(("--replace",))

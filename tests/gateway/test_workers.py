@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -116,6 +118,48 @@ def test_hangup_replaces_them_without_a_failure(
     assert load.failures == []
     gateway.process.terminate()
     assert gateway.end() == 0
+    assert read_endpoint(run_dir).routers == ()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_cannot_start_again_goes_on_as_before(
+    run_dir: RunDir, start: Start, key: str, workers: int
+) -> None:
+    gateway = start("--workers", workers)
+    with loaded(gateway, key) as load:
+        before = gateway.workers()
+        run_dir.internal_key.chmod(0o644)
+        gateway.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "ended at its start (exit code 2)" in gateway.said)
+        wait_for(lambda: gateway.workers() == before)
+        load.more()
+        # Mended, the next one succeeds.
+        run_dir.internal_key.chmod(0o600)
+        gateway.process.send_signal(signal.SIGHUP)
+        done = "worker 2 (process" if workers > 1 else "starting again"
+        wait_for(lambda: gateway.said.count(done) >= 2, timeout_s=20)
+        load.more()
+    assert load.failures == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_it_ends_with_its_terminal(run_dir: RunDir, key: str, tmp_path: Path, workers: int) -> None:
+    """A hang-up that is one: the window was closed."""
+    log = tmp_path / "terminal.log"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        fd = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.dup2(fd, 2)
+        command = [sys.executable, "-m", "exaslurm.gateway", "--run-dir", str(run_dir.path)]
+        os.execv(sys.executable, [*command, "--workers", str(workers)])
+    try:
+        wait_for(lambda: log.exists() and "serving hello on" in log.read_text(), timeout_s=20)
+        os.close(terminal)
+        wait_for(lambda: os.waitpid(pid, os.WNOHANG) == (pid, 0), timeout_s=20)
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    assert "SIGHUP" in log.read_text()
     assert read_endpoint(run_dir).routers == ()
 
 
