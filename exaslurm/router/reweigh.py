@@ -59,6 +59,7 @@ class Weigher:
                         target.load,
                         age_s=now_s - target.load_at_s,
                         own=own,
+                        own_then=target.load_own,
                         latency_s=target.latency_s,
                         median_s=typical_s,
                     )

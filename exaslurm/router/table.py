@@ -37,6 +37,7 @@ class Target:
         "latency_s",
         "load",
         "load_at_s",
+        "load_own",
         "outstanding",
         "penalty",
         "replica",
@@ -54,6 +55,7 @@ class Target:
         self.latency_s = 0.0
         self.load: EngineLoad | None = None
         self.load_at_s = 0.0
+        self.load_own = 0
         self.breaker = Breaker()
         self.lanes: list[Lane] = []
 
@@ -343,6 +345,7 @@ class Table:
             if target is not None:
                 target.load = load
                 target.load_at_s = now_s
+                target.load_own = target.outstanding + target.elsewhere
 
     def _rebuild(self, target: Target) -> None:
         for lane in target.lanes:

@@ -35,32 +35,40 @@ def penalty(
     *,
     age_s: float,
     own: int,
+    own_then: int | None = None,
     latency_s: float = 0.0,
     median_s: float = 0.0,
 ) -> float:
     """Requests to be added to the ``own`` outstanding ones of a replica: from 0 to ``MOST``.
 
-    ``load`` was told ``age_s`` ago (None: never). ``latency_s`` is what its answers took of late
-    until they began, ``median_s`` the same of all replicas of its lane (0: not known).
+    ``load`` was told ``age_s`` ago (None: never), when ``own_then`` (None: as many as now) were
+    outstanding. ``latency_s`` is what its answers took of late until they began, ``median_s`` the
+    same of all replicas of its lane (0: not known).
     """
     weight = 0.0
     if load is not None:
         freshness = 1.0 - age_s / FORGOTTEN_AFTER_S
         if freshness > 0.0:
-            weight = min(freshness, 1.0) * _of_load(load, own)
+            weight = min(freshness, 1.0) * _of_load(
+                load, own, own if own_then is None else own_then
+            )
     if latency_s > 0.0 and median_s > 0.0:
         weight += (slowness(latency_s, median_s) - 1.0) * (own + 1)
     return min(weight, MOST)
 
 
-def _of_load(load: EngineLoad, own: int) -> float:
-    noise = _NOISE_SHARE * own + _NOISE_REQUESTS
-    others = load.running + load.waiting - own - noise
+def _of_load(load: EngineLoad, own: int, own_then: int) -> float:
+    then = load.running + load.waiting
+    others = then - own_then - (_NOISE_SHARE * own_then + _NOISE_REQUESTS)
+    # What has become of it, as far as this router knows: its own requests that ended wait no more,
+    # and keep nothing in the cache.
+    now = min(max(then - own_then + own, 0), then)
     # Those that wait do so because the engine has no room: one more waits behind them.
-    weight = max(others, 0.0) + load.waiting
-    if load.kv_use > _KV_FROM:
+    weight = max(others, 0.0) + min(load.waiting, now)
+    if load.kv_use > _KV_FROM and now:
         fullness = min((load.kv_use - _KV_FROM) / (1.0 - _KV_FROM), 1.0)
-        weight += fullness * fullness * (_KV_REQUESTS + _KV_SHARE * load.running)
+        cost = fullness * fullness * (_KV_REQUESTS + _KV_SHARE * load.running)
+        weight += cost * now / then
     return weight
 
 

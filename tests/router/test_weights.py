@@ -71,6 +71,27 @@ def test_own_requests_are_not_counted_twice() -> None:
     assert penalty(load, age_s=0, own=0) > 30  # another router's
 
 
+def test_figures_of_a_busy_time_do_not_outlive_it() -> None:
+    """Engines are asked at different times: those that were asked in a burst of ours must not look
+    busy when it is over."""
+    busy = EngineLoad(running=80, waiting=20, kv_use=1.0)
+    assert penalty(busy, age_s=0, own=100, own_then=100) > 40
+    assert penalty(busy, age_s=5, own=0, own_then=100) == 0
+    half = penalty(busy, age_s=0, own=50, own_then=100)
+    assert 20 < half < penalty(busy, age_s=0, own=100, own_then=100)
+    # What others had there may still be there.
+    assert penalty(busy, age_s=0, own=0, own_then=20) > 70
+
+
+@given(loads, counts, counts)
+def test_fewer_own_requests_than_then_never_weigh_more(
+    load: EngineLoad, own_then: int, ended: int
+) -> None:
+    own = max(own_then - ended, 0)
+    then = penalty(load, age_s=0, own=own_then, own_then=own_then)
+    assert penalty(load, age_s=0, own=own, own_then=own_then) <= then + 1e-9
+
+
 def test_the_cache_weighs_steeply_when_nearly_full() -> None:
     def at(kv_use: float) -> float:
         return penalty(EngineLoad(running=20, waiting=0, kv_use=kv_use), age_s=0, own=20)
