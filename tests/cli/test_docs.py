@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from exaslurm.cli import main
+from exaslurm.registry import engines_yaml
 from exaslurm.site.load import load_site
 from exaslurm.spec.load import load_spec
 
@@ -85,6 +86,12 @@ def test_specs_and_sites_are_valid(page: str, text: str, tmp_path: Path) -> None
     data = yaml.safe_load(text)
     if data["schema"] == "exaslurm/v1":
         assert load_spec(Path(page), text).deployment
+        return
+    if data["schema"] == "exaslurm/engines/v1":
+        for name in re.findall(r"~/(\S+\.key)", text):
+            (tmp_path / name).write_text("key")
+            (tmp_path / name).chmod(0o600)
+        assert engines_yaml.parse(Path(page), text.replace("~", str(tmp_path)))
         return
     (tmp_path / f"{data['name']}.yaml").write_text(text)
     site = load_site(data["name"], {"EXASLURM_SITE_CONFIG": str(tmp_path), "HOME": "/home/me"})
