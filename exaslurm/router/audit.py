@@ -45,7 +45,7 @@ class Audit:
     """The audit log of one router process, in ``directory``, chained with a key that is derived
     from ``secret``. ``start`` it in the process that uses it, and ``close`` it at the end.
 
-    Above ``max_total_bytes`` in the directory the oldest files of this process's chain go.
+    Above ``max_total_bytes`` in the directory the oldest files go.
     """
 
     def __init__(
