@@ -106,7 +106,7 @@ def _read(path: Path) -> str:
     if len(raw) > _MAX_BYTES:
         raise UserError(f"{path}: larger than {_MAX_BYTES >> 20} MiB, which no such file is")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line}: not UTF-8 text (byte {error.start})") from None
