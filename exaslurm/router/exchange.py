@@ -52,6 +52,7 @@ class Exchange(Answering):
         "_hedged",
         "_keys",
         "_last",
+        "_named",
         "_parts",
         "_pinned",
         "_sends",
@@ -97,6 +98,7 @@ class Exchange(Answering):
         self._parts: list[bytes] = []
         self._entered = False
         self._group: Group | None = None
+        self._named: str | None = None
         self._pinned: Target | None = None
         self._tried: tuple[Target, ...] = ()
         self._keys: Sequence[int] = ()
@@ -170,6 +172,7 @@ class Exchange(Answering):
         group = self._group = router.find_group(seen.model, self.key)
         self.model = group.name
         self.stream = seen.stream
+        self._named = seen.model
         data = seen.data
         tokens = 0
         if data is not None:
@@ -280,7 +283,8 @@ class Exchange(Answering):
         body, rest = self._body, self._forwarded
         name = target.replica.engine_model
         if name and name != self.model:
-            body = replace_model(body, name)
+            kind = self._fields.get(b"content-type", b"")
+            body = replace_model(body, name, kind, named=self._named)
             rest = fields_to_engine(self._headers, self.ident, len(body))
         head = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n%b%b" % (
             endpoint.prefix,

@@ -50,6 +50,7 @@ class RouterProtocol(HttpToolsProtocol):
         self.router = router
         self.paused = False
         self._current: Exchange | None = None
+        self._page: Any = None
         self._in_head = True
         self._head_bytes = 0
         self._waits_since_s = router.now_s
@@ -75,6 +76,11 @@ class RouterProtocol(HttpToolsProtocol):
             super().connection_lost(exc)
         if self._current is not None:
             self._current.client_left()
+        page = self._page
+        if page is not None and not page.response_complete:
+            # uvicorn tells the last request only, and this one would go on to write.
+            page.disconnected = True
+            page.message_event.set()
         for waiting, _ in self.pipeline:
             if isinstance(waiting, Exchange):
                 waiting.client_left()
@@ -287,6 +293,10 @@ class RouterProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self._ends:
             self.cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._page = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _is_leaving(self) -> bool:
         """Whether the request at hand asks for another protocol (CONNECT is refused as any other

@@ -33,15 +33,22 @@ def replace_model(
     the model that ``peek`` found: knowing that there is one, it is found faster.
     """
     if is_form(content_type):
-        spans, value = fields(raw, content_type, b"model"), model.encode()
-    elif b"\0" not in raw[:4] and raw[:2] not in _UTF16_MARKS:
-        spans = (named is not None and _the_only_one(raw)) or _models(raw)
-        value = json.dumps(model, ensure_ascii=False).encode()
-    else:
+        return _put(raw, fields(raw, content_type, b"model"), model.encode())
+    if b"\0" in raw[:4] or raw[:2] in _UTF16_MARKS:
         encoding = json.detect_encoding(raw)
-        text = raw.decode(encoding, "surrogatepass")
-        plain = replace_model(text.encode("utf-8", "surrogatepass"), model)
-        return plain.decode("utf-8", "surrogatepass").encode(encoding, "surrogatepass")
+        text = raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
+        changed = _put(text, _models(text), _literal(model))
+        return changed.decode("utf-8", "surrogatepass").encode(encoding, "surrogatepass")
+    spans = (named is not None and _the_only_one(raw)) or _models(raw)
+    return _put(raw, spans, _literal(model))
+
+
+def _literal(model: str) -> bytes:
+    return json.dumps(model, ensure_ascii=False).encode()
+
+
+def _put(raw: bytes, spans: list[tuple[int, int]], value: bytes) -> bytes:
+    """The bytes with ``value`` in each of the places."""
     parts: list[bytes] = []
     at = 0
     for start, end in spans:

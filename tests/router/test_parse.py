@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exaslurm.router.errors import RequestError
@@ -114,6 +114,7 @@ def test_no_prompt_is_offset_zero() -> None:
     assert look('{"messages":[]}', "/unknown").prompt_at == 0
 
 
+@settings(deadline=None)
 @given(st.binary() | st.text('{}[]":,\\model1eN \n').map(str.encode))
 def test_what_json_loads_reads_is_read_the_same(raw: bytes) -> None:
     try:
