@@ -10,6 +10,9 @@ from exaslurm.router.loads import NO_SLOT, Loads
 from exaslurm.router.table import Group, Target
 from exaslurm.router.weights import forget, median, penalty
 
+# A replica of weight 0 gets requests only where there is no other.
+_LEAST_WEIGHT = 1e-6
+
 
 class Weigher:
     """Sets ``Target.penalty``. ``loads``: the counts that routers of this host share, if any."""
@@ -51,10 +54,13 @@ class Weigher:
             for lane in group.lanes:
                 typical_s = median(target.latency_s for target in lane.usable)
                 for target in lane.usable:
-                    if target.load is None and not typical_s:
-                        continue
+                    if target.lanes[0] is not lane:
+                        continue  # it has several names, and was weighed by another
                     target.latency_s = forget(target.latency_s, typical_s, elapsed_s)
                     own = target.outstanding + target.elsewhere
+                    weight = target.replica.weight
+                    if target.load is None and not typical_s and weight == 1.0:
+                        continue
                     target.penalty = target.elsewhere + penalty(
                         target.load,
                         age_s=now_s - target.load_at_s,
@@ -63,3 +69,6 @@ class Weigher:
                         latency_s=target.latency_s,
                         median_s=typical_s,
                     )
+                    if weight != 1.0:
+                        # Twice the weight: it counts as full as the others with twice as much.
+                        target.penalty += (own + 1) * (1.0 / max(weight, _LEAST_WEIGHT) - 1.0)

@@ -17,6 +17,7 @@ from exaslurm.router.budget import RetryBudget
 from exaslurm.router.canary import Canary
 from exaslurm.router.choose import choose
 from exaslurm.router.events import EventStream, cut, error_events
+from exaslurm.router.reweigh import Weigher
 from exaslurm.router.table import Group, Table, Target
 
 
@@ -240,6 +241,32 @@ class TestFailureDomains:
             order.append(again)
             tried.append(again)
         assert order == [fifth, fourth, third, second]
+
+
+class TestWeights:
+    @pytest.mark.parametrize(("weight", "low", "high"), [(2.0, 0.6, 0.72), (0.0, 0.0, 0.03)])
+    def test_a_replica_is_filled_by_its_weight(
+        self, weight: float, low: float, high: float
+    ) -> None:
+        table = Table(rng=random.Random(7))
+        table.update([replica(0, weight=weight), replica(1)])
+        group = table.group("chat")
+        assert group is not None
+        weighted, _ = table.targets
+        weigher = Weigher()
+        served = []
+        running: list[Target] = []
+        for step in range(4000):
+            if step % 5 == 0:
+                weigher.weigh(table.groups, step / 10)
+            target = pick(table, group, 0.0, [])
+            assert target is not None
+            target.outstanding += 1
+            running.append(target)
+            served.append(target)
+            if len(running) > 60:
+                running.pop(0).outstanding -= 1
+        assert low <= served.count(weighted) / len(served) <= high
 
 
 class TestLongPrompts:

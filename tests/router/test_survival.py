@@ -172,10 +172,9 @@ def chunked(*pieces: bytes, end: bool = True) -> bytes:
 
 
 def plain(status: bytes, body: bytes) -> bytes:
-    return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-        status,
-        len(body),
-        body,
+    return (
+        b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (status, len(body), body)
     )
 
 
