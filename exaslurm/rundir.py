@@ -3,7 +3,7 @@
 ::
 
     <state>/exaslurm/<deployment>/                  0700
-        endpoint.json  history.jsonl  desired.json
+        endpoint.json  history.jsonl  desired.json  canary.json
         keys/internal.key  keys/ray.token  keys/clients.json
         registry/<cell>.json
         gateway/router.log
@@ -226,6 +226,11 @@ class RunDir:
     def audit(self) -> Path:
         """Records of requests, see ``router/audit_chain.py``."""
         return self.path / "audit"
+
+    @property
+    def canary(self) -> Path:
+        """How requests are divided among versions of a model, see ``core/canary.py``."""
+        return self.path / "canary.json"
 
     def generation(self, number: int) -> GenerationDir:
         return GenerationDir(self.path / "gen" / str(number))

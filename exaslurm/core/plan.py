@@ -22,6 +22,7 @@ EngineKind = Literal["vllm", "simulated"]
 Device = Literal["cpu", "cuda", "rocm", "xpu"]
 SourceKind = Literal["path", "hf", "package", "none"]
 GatewayHome = Literal["login", "service", "job"]
+RouterPolicy = Literal["affinity", "power_of_two"]
 Option = str | int | float | bool
 
 
@@ -183,7 +184,9 @@ class TlsPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPlan:
     """Where the router runs and listens. ``port`` 0 means: the first free one of the site.
-    ``workers`` processes serve on it. ``audit_gib`` bounds the audit log, if there is one."""
+    ``workers`` processes serve on it. ``audit_gib`` bounds the audit log, if there is one.
+    ``policy`` says how a replica is chosen; without an answer for ``hedge_after_s`` a second one
+    is asked too (None: never)."""
 
     home: GatewayHome
     bind: str
@@ -194,6 +197,8 @@ class GatewayPlan:
     limits: Limits = field(default_factory=Limits)
     audit: bool = True
     audit_gib: float = 10.0
+    policy: RouterPolicy = "affinity"
+    hedge_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from exaslurm.core.plan import RouterPolicy
 from exaslurm.errors import UserError
 from exaslurm.rundir import RunDir
 
@@ -36,7 +37,8 @@ class GatewayOptions:
     workers: int | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    policy: str | None = None
+    policy: RouterPolicy | None = None
+    canary: Path | None = None
     limits: tuple[str, ...] = ()
     keys_file: Path | None = None
     key_file: Path | None = None
@@ -51,11 +53,23 @@ class GatewayOptions:
     helper: str | None = None
 
 
+_PATHS = ("audit", "canary", "engines_file", "key_file", "keys_file", "tls_cert", "tls_key", "uds")
+
+
 def parse(argv: Sequence[str] | None) -> GatewayOptions:
     """The options of ``python -m exaslurm.gateway``. UserError for what they cannot be."""
     given = _parser().parse_args(argv)
     values = {name: value for name, value in vars(given).items() if value is not None}
-    for name in ("engines_file", "uds", "tls_cert", "tls_key", "keys_file", "key_file", "audit"):
+    for name in (
+        "engines_file",
+        "uds",
+        "tls_cert",
+        "tls_key",
+        "keys_file",
+        "key_file",
+        "audit",
+        "canary",
+    ):
         if name in values:
             values[name] = values[name].absolute()
     if "run_dir" in values:
@@ -87,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--tls-cert", type=Path, help="certificate chain (PEM): serve HTTPS")
     add("--tls-key", type=Path, help="its private key (PEM)")
     add("--policy", choices=POLICIES, help="how a replica is chosen")
+    add("--canary", type=Path, help="file with the shares of a model's versions")
     add("--limit", dest="limits", action="append", help="NAME=VALUE, as of gateway.limits")
     add("--keys-file", type=Path, help="client keys, as 'exaslurm key' stores them")
     add("--key-file", type=Path, help="a file that holds the one client key")

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from exaslurm.errors import StateError
+from exaslurm.gateway.canary import CanaryFile
 from exaslurm.gateway.figures import Figures
 from exaslurm.gateway.follow import Step, Watch
 from exaslurm.gateway.listeners import Listeners
@@ -81,6 +82,8 @@ class Process:
             own_steps.append(_keys_step(self._parts.keys))
         if certificate is not None:
             own_steps.append(certificate.refresh)
+        if service.canary is not None:
+            own_steps.append(CanaryFile(service.canary, self._app.state.router.divide).refresh)
         self._warm = warm
         self._watch = Watch([*own_steps, *steps], self.files, self.stop)
 

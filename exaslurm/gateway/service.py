@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from exaslurm.core.codec import loads
 from exaslurm.core.limits import MOST_DIRECT_S, Limits
-from exaslurm.core.plan import Plan, PortPolicy
+from exaslurm.core.plan import Plan, PortPolicy, RouterPolicy
 from exaslurm.errors import DeploymentError, UserError
 from exaslurm.gateway.options import GatewayOptions
 from exaslurm.gateway.tls import TlsFiles
@@ -75,6 +75,10 @@ class Service(Protocol):
     def front(self) -> Front: ...
 
     @property
+    def canary(self) -> Path | None:
+        """The file that says how requests are divided among versions of a model."""
+
+    @property
     def run_dir(self) -> RunDir | None:
         """Where the router makes itself known, and learns that it shall end."""
 
@@ -117,7 +121,10 @@ class DeploymentService:
                 drain_s=plan.timeouts.drain_s,
             ),
         )
+        self.canary = run_dir.canary if options.canary is None else options.canary
         self._directory = run_dir
+        self._policy = planned.policy if options.policy is None else options.policy
+        self._hedge_after_s = planned.hedge_after_s
         self._options = options
         self._limits = with_limits(planned.limits, options.limits)
         self._audit_gib = planned.audit_gib if planned.audit else None
@@ -130,7 +137,8 @@ class DeploymentService:
 
         internal_key, keys = self._keys()
         source = RegistryFollower(self._directory, internal_key)
-        config = _config(self, self._options, self._limits, internal_key)
+        config = _config(self, self._policy, self._limits, internal_key)
+        config = replace(config, hedge_after_s=self._hedge_after_s)
         audit = None
         if self._audit_gib is not None:
             audit = _audit(self._directory.audit, internal_key, self._audit_gib)
@@ -168,6 +176,7 @@ class EnginesService:
                 drain_s=_DRAIN_S,
             ),
         )
+        self.canary = options.canary
         self._options = options
         self._limits = with_limits(Limits(), options.limits)
         self._engines = engines_file.load(path)
@@ -181,7 +190,7 @@ class EnginesService:
         from exaslurm.registry.probe import PolledSource
 
         source = PolledSource(self._engines, pollers=self.front.workers, files=files)
-        config = _config(self, self._options, self._limits, None)
+        config = _config(self, self._options.policy or "affinity", self._limits, None)
         directory = self._options.audit
         audit = None if directory is None else _audit(directory, None, _AUDIT_GIB)
         return Parts(config, source, self._keys(), audit)
@@ -256,19 +265,17 @@ def _front(options: GatewayOptions, planned: Front) -> Front:
 
 
 def _config(
-    service: Service, options: GatewayOptions, limits: Limits, internal_key: str | None
+    service: Service, policy: RouterPolicy, limits: Limits, internal_key: str | None
 ) -> RouterConfig:
     from exaslurm.router.config import RouterConfig
     from exaslurm.router.direct import DirectSettings
 
-    config = RouterConfig(
+    return RouterConfig(
         deployment=service.name,
         internal_key=internal_key,
+        policy=policy,
         limits=limits,
         processes=service.front.workers,
         max_body_bytes=limits.max_body_bytes,
         direct=DirectSettings(max_s=limits.direct_s),
     )
-    if options.policy is not None:
-        config = replace(config, policy=options.policy)  # type: ignore[arg-type]
-    return config

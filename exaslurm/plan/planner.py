@@ -214,6 +214,8 @@ def _gateway(spec: Spec, site: Site, context: PlanContext, findings: Findings) -
         limits=Limits(**spec.gateway.limits.model_dump()),
         audit=spec.gateway.audit,
         audit_gib=spec.gateway.audit_gib,
+        policy=spec.gateway.policy,
+        hedge_after_s=spec.gateway.hedge_after_s,
     )
 
 

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
 
 import xxhash
 
+from exaslurm.core.canary import Canary
+
 _TWO_TO_64 = float(1 << 64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
-    """``weights``: served name -> version -> share; shares need not add up to 1. A version without
-    one gets nothing while another of the name has one. ``sticky``: a client's key stays with its
-    version as long as the shares stay; ``random``: each request is divided anew."""
-
-    weights: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    by: Literal["key", "random"] = "key"
 
 
 def share_of(canary: Canary, name: str, versions: Sequence[str]) -> list[float]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
+from exaslurm.core.canary import Canary
 from exaslurm.core.limits import Limits
-from exaslurm.router.canary import Canary
+from exaslurm.core.plan import RouterPolicy
 from exaslurm.router.direct import DirectSettings
-
-Policy = Literal["affinity", "power_of_two"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ class RouterConfig:
 
     deployment: str
     internal_key: str | None = None
-    policy: Policy = "affinity"
+    policy: RouterPolicy = "affinity"
     check: bool = True
     limits: Limits = field(default_factory=Limits)
     processes: int = 1

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
+from exaslurm.core.canary import Canary
 from exaslurm.keys.clients import ClientKeys, KeyInfo
 from exaslurm.registry.replica import ReplicaSource
 from exaslurm.router.admission import Admission
@@ -73,6 +74,7 @@ class Router:
         self.now_s = time.monotonic()
         self.started_s = self.wall_s = time.time()
         self._anyone = KeyInfo(name="anyone", created_s=0.0)
+        self._canary: Canary | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.date_line = b""
         self._weigher = Weigher(loads)
@@ -101,6 +103,10 @@ class Router:
         for exchange in list(self.active):
             exchange.client_left()
         self.upstream.close(lambda: [target.endpoint for target in self.table.targets])
+
+    def divide(self, canary: Canary) -> None:
+        """Divide requests among versions of models anew, soon. From any thread."""
+        self._canary = canary
 
     def cut_off(self) -> int:
         """End every request at hand with an answer that says so; how many there were."""
@@ -229,6 +235,9 @@ class Router:
         self.date_line = f"date: {formatdate(self.wall_s, usegmt=True)}\r\n".encode()
         try:
             self.admission.sweep(now_s)
+            canary, self._canary = self._canary, None
+            if canary is not None:
+                self.table.divide(canary)
             self._time_out(now_s)
             oldest_s = now_s - self.config.idle_s
             for target in self.table.targets:

@@ -7,11 +7,12 @@ import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from exaslurm.core.canary import Canary
 from exaslurm.core.cell import EngineLoad
 from exaslurm.registry.replica import Replica
 from exaslurm.router.affinity import Affinity
 from exaslurm.router.breaker import Breaker
-from exaslurm.router.canary import Canary, pick_share, point_of, share_of
+from exaslurm.router.canary import pick_share, point_of, share_of
 from exaslurm.router.choose import choose
 from exaslurm.router.upstream import Endpoint
 

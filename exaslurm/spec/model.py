@@ -344,8 +344,16 @@ class Gateway(Section):
         default=1, description="Router processes that share the port, each good for one core."
     )
     tls: Tls | None = Field(default=None, description="Serve HTTPS instead of HTTP.")
-    policy: Name | None = Field(
-        default=None, description="How a replica is chosen.", json_schema_extra=_NOT_YET
+    policy: Literal["affinity", "power_of_two"] = Field(
+        default="affinity",
+        description="How a replica is chosen. affinity: prompts that begin alike go where their "
+        "beginning is cached, as long as the load there allows it; power_of_two: the less loaded "
+        "of two.",
+    )
+    hedge_after_s: Positive | None = Field(
+        default=None,
+        description="Without an answer for so many seconds, ask a second replica too and take "
+        "what comes first. It costs work twice. Default: never.",
     )
     limits: Limits = Field(default=Limits(), description="What a router takes on at most.")
     audit: Flag = Field(

@@ -250,14 +250,13 @@ def test_limits(desk: Desk) -> None:
 def test_notes_on_what_has_no_effect(desk: Desk) -> None:
     plan = desk.plan(
         (
-            "autoscale: {max: 2}\ngateway: {policy: prefix, audit: no}\n"
+            "autoscale: {max: 2}\ngateway: {policy: power_of_two, audit: no}\n"
             "models: [{name: m, source: {package: p}, shards: [{name: a, intents: [code]}]}]"
         ),
         "unverified: [slurm.gres]\ncontainer: {runtime: apptainer}\n",
     )
     assert plan.notes == (
         "models[0].shards[0].intents: read, but this version does not act on it",
-        "gateway.policy: read, but this version does not act on it",
         "autoscale: read, but this version does not act on it",
         "site big: not confirmed on the machine: slurm.gres",
         "site big: container: read, but this version does not act on it",

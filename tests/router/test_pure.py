@@ -10,11 +10,11 @@ from collections.abc import Collection
 
 import pytest
 
+from exaslurm.core.canary import Canary
 from exaslurm.core.cell import EngineLoad
 from exaslurm.registry.replica import Replica
 from exaslurm.router.breaker import FAILURES_TO_OPEN, FIRST_WAIT_S, MAX_WAIT_S, Breaker
 from exaslurm.router.budget import RetryBudget
-from exaslurm.router.canary import Canary
 from exaslurm.router.choose import choose
 from exaslurm.router.events import EventStream, cut, error_events
 from exaslurm.router.reweigh import Weigher

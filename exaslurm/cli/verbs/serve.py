@@ -45,6 +45,12 @@ _SHARED = (
         "--policy", metavar="NAME", help="How a replica is chosen: affinity or power_of_two."
     ),
     click.option(
+        "--canary",
+        metavar="FILE",
+        type=_FILE,
+        help="Shares of the versions of a model (JSON). It is read again when it changes.",
+    ),
+    click.option(
         "--limit",
         metavar="NAME=VALUE",
         multiple=True,
