@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from exaslurm.errors import ExaslurmError
 from exaslurm.gateway.address import advertised_url, is_loopback
@@ -21,9 +23,12 @@ log = logging.getLogger(__name__)
 
 _FILE_TIMEOUT_S = 10.0
 
+Hangup = Literal["again", "end", "nothing"]
+
 
 class Known:
-    """What others see of this router, whatever number of processes it is."""
+    """What others see of this router, whatever number of processes it is. To be made before
+    signals are handled."""
 
     def __init__(
         self, service: Service, listeners: Listeners, certificate: Certificate | None
@@ -42,6 +47,7 @@ class Known:
             leaf = certificate.leaf if certificate is not None else ""
             self._listed = Listed(service.run_dir, own_address(self.url, leaf))
         self._had_terminal = _has_terminal()
+        self.under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         if listeners.tcp and not is_loopback(front.bind) and front.tls is None:
             log.warning("listening on %s: reachable from other hosts, without TLS", front.bind)
 
@@ -87,9 +93,14 @@ class Known:
         except ExaslurmError as error:
             log.warning("endpoint.json still names this router: %s", error)
 
-    def terminal_is_gone(self) -> bool:
-        """Whether a hang-up is just that: the terminal that this was started in was closed."""
-        return self._had_terminal and not _has_terminal()
+    def hangup(self) -> Hangup:
+        """What a SIGHUP means: that the terminal was closed in which this was started (under nohup
+        it means nothing then), or else that it shall start again."""
+        if self._had_terminal and not _has_terminal():
+            self._had_terminal = False
+            log.info("SIGHUP: its terminal was closed")
+            return "nothing" if self.under_nohup else "end"
+        return "again"
 
 
 def _has_terminal() -> bool:

@@ -65,12 +65,12 @@ class Parent:
 
     async def run(self) -> None:
         """Until all workers have ended. ExaslurmError if one of them cannot start at first."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_signal, number)
         self._files = IoThread("files")
         self._figures = own_directory()
         self._known = Known(self._service, self._listeners, self._certificate)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal, number)
         try:
             await asyncio.gather(*(self._fill(index) for index in range(self._count)))
             self._served = True
@@ -205,8 +205,9 @@ class Parent:
     # The end.
 
     def _on_signal(self, number: signal.Signals) -> None:
-        if number == signal.SIGHUP and not self._known.terminal_is_gone():
-            if not self._rolling and not self._ending:
+        meaning = self._known.hangup() if number == signal.SIGHUP else "end"
+        if meaning != "end":
+            if meaning == "again" and not self._rolling and not self._ending:
                 self._rolling = True
                 self._begin(self._roll())
         elif self._stopped:

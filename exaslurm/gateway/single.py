@@ -54,9 +54,6 @@ class Single:
     async def run(self) -> None:
         """Serve until it ends; does not return if it shall start again. ExaslurmError if it cannot
         serve."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_signal, number)
         self._known = Known(self._service, self._listeners, self._certificate)
         self._figures = own_directory()
         self._process = Process(
@@ -68,6 +65,10 @@ class Single:
             steps=self._known.steps(),
             on_ready=self._ready,
         )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         offer: asyncio.Task[None] | None = None
         try:
             offer = asyncio.create_task(self._offer())
@@ -89,6 +90,7 @@ class Single:
         await self._known.publish(self._process.files)
         if self._former is not None:
             _dismiss(self._former)
+            log.info("it serves again, in place of its helper")
         else:
             self._known.announce()
         if self._predecessor is not None:
@@ -112,8 +114,9 @@ class Single:
         self._process.stop("another router has taken its place", succeeded=True)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        if number == signal.SIGHUP and not self._known.terminal_is_gone():
-            if not self._restarting and not self._process.stopping:
+        meaning = self._known.hangup() if number == signal.SIGHUP else "end"
+        if meaning != "end":
+            if meaning == "again" and not self._restarting and not self._process.stopping:
                 self._restarting = True
                 self._task = asyncio.create_task(self._start_again())
             return
@@ -141,8 +144,11 @@ class Single:
 
     def _become_new(self, helper: Worker) -> None:
         """Returns only if the program cannot be started."""
-        # Another one of these would end the new program as long as it cannot handle it.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Another one of these would end the new program as long as it cannot handle it: it waits.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        if self._known.under_nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         inheritable([*self._listeners.all, helper.control])
         argv = [
             *command(self._argv, self._listeners),

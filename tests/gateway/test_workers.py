@@ -142,24 +142,41 @@ def test_what_cannot_start_again_goes_on_as_before(
     assert load.failures == []
 
 
+@pytest.mark.parametrize("nohup", [False, True])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_it_ends_with_its_terminal(run_dir: RunDir, key: str, tmp_path: Path, workers: int) -> None:
+def test_it_ends_with_its_terminal_unless_under_nohup(
+    run_dir: RunDir, tmp_path: Path, workers: int, nohup: bool
+) -> None:
     """A hang-up that is one: the window was closed."""
     log = tmp_path / "terminal.log"
     pid, terminal = pty.fork()
     if pid == 0:
-        fd = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
-        os.dup2(fd, 2)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+        if nohup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         command = [sys.executable, "-m", "exaslurm.gateway", "--run-dir", str(run_dir.path)]
         os.execv(sys.executable, [*command, "--workers", str(workers)])
+
+    def ended() -> bool:
+        return os.waitpid(pid, os.WNOHANG) == (pid, 0)
+
+    def says(words: str) -> bool:
+        return words in log.read_text()
+
     try:
-        wait_for(lambda: log.exists() and "serving hello on" in log.read_text(), timeout_s=20)
+        wait_for(lambda: log.exists() and says("serving hello on"), timeout_s=20)
         os.close(terminal)
-        wait_for(lambda: os.waitpid(pid, os.WNOHANG) == (pid, 0), timeout_s=20)
+        if nohup:
+            wait_for(lambda: says("SIGHUP: its terminal was closed"))
+            os.kill(pid, signal.SIGHUP)  # from now on it is a request, as without a terminal
+            done = "all workers are replaced" if workers > 1 else "it serves again"
+            wait_for(lambda: says(done), timeout_s=20)
+            os.kill(pid, signal.SIGTERM)
+        wait_for(ended, timeout_s=20)
     except BaseException:
         os.kill(pid, signal.SIGKILL)
         raise
-    assert "SIGHUP" in log.read_text()
+    assert nohup or says("SIGHUP")
     assert read_endpoint(run_dir).routers == ()
 
 
