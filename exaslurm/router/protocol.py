@@ -88,10 +88,7 @@ class RouterProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._stay(data[upgrade.args[0] :])
-            return
+            self._feed(memoryview(data))
         except httptools.HttpParserError as error:
             # Who is not a client yet must not be able to fill the log.
             self.logger.debug("not HTTP: %s", error)
@@ -116,8 +113,8 @@ class RouterProtocol(HttpToolsProtocol):
         self._has_asked = True
         self._head_bytes = 0
         parser = self.parser
-        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
-            return  # it is read again without its wish (see _stay)
+        if parser.should_upgrade():
+            return  # refused, or read again without its wish (see _feed)
         url = self.url
         route = BY_PATH.get(url)
         if route is None and b"?" in url:
@@ -299,18 +296,33 @@ class RouterProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _is_leaving(self) -> bool:
-        """Whether the request at hand asks for another protocol (CONNECT is refused as any other
-        method is)."""
-        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+        """Whether the request at hand asks for another protocol, or to be connected elsewhere."""
+        return bool(self.parser.should_upgrade())
 
-    def _stay(self, rest: bytes) -> None:
-        """Read the request again without its wish for another protocol."""
+    def _feed(self, data: memoryview) -> None:
+        """Have the parser read. Requests that wish for another protocol are read without it."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self.parser.get_method() == b"CONNECT":
+                    self._refuse(405, "CONNECT is not allowed here")
+                    return
+                # A loop, not a recursion: a packet may hold thousands of such requests.
+                data = data[upgrade.args[0] :]
+                head = self._head_without_wish()
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.feed_data(head)
+                if data:
+                    continue
+            return
+
+    def _head_without_wish(self) -> bytes:
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
         for name, value in self.headers:
             if name not in _UPGRADE_FIELDS:
                 head += [name, b": ", value, b"\r\n"]
-        self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"".join([*head, b"\r\n", rest]))
+        return b"".join([*head, b"\r\n"])
 
     def _waste(self, count: int) -> None:
         """More of a body that is refused already."""

@@ -26,6 +26,26 @@ def test_a_case_is_the_same_again() -> None:
     assert [make(seed, KEY) for seed in range(200)] == [make(seed, KEY) for seed in range(200)]
 
 
+def test_requests_that_wish_for_something_else() -> None:
+    wish = b"GET /health HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    with started() as (router, _):
+        assert exchange(router.port, wish * 500).count(b"HTTP/1.1 200 OK") == 500
+        for target in (b"/health", b"router:80", b"*", b"/v1/completions"):
+            answer = exchange(router.port, b"CONNECT %b HTTP/1.1\r\nHost: x\r\n\r\n" % target)
+            assert answer.startswith(b"HTTP/1.1 405 "), answer
+        assert "Traceback" not in router.log.read_text()
+
+
+def exchange(port: int, sent: bytes) -> bytes:
+    """What comes until each request has begun to be answered, or the connection ends."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(sent)
+        while answer.count(b"HTTP/1.1 ") < sent.count(b"HTTP/1.1") and (part := client.recv(65536)):
+            answer += part
+    return answer
+
+
 def test_clients_that_leave_pages_and_requests_unread_are_not_in_the_log() -> None:
     key = KEY.encode()
     wanted = request("/metrics", b"", key, method=b"GET") + good(key) * 3
