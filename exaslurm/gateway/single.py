@@ -8,6 +8,7 @@ and takes over from the worker.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -50,6 +51,7 @@ class Single:
         self._helper: Worker | None = None
         self._restarting = False
         self._stopped = False
+        self._given_away = False
 
     async def run(self) -> None:
         """Serve until it ends; does not return if it shall start again. ExaslurmError if it cannot
@@ -77,7 +79,8 @@ class Single:
             if offer is not None:
                 offer.cancel()
                 await asyncio.gather(offer, return_exceptions=True)
-            if self._helper is not None and self._restarting and not self._stopped:
+            over = self._stopped or self._given_away
+            if self._helper is not None and self._restarting and not over:
                 self._become_new(self._helper)
             await self._known.withdraw(self._process.files)
             self._listeners.close()
@@ -109,6 +112,7 @@ class Single:
 
     async def _leave(self) -> None:
         """Another router serves on our sockets."""
+        self._given_away = True
         self._known.given_away()
         await self._known.withdraw(self._process.files)
         self._process.stop("another router has taken its place", succeeded=True)
@@ -163,6 +167,7 @@ class Single:
 def _dismiss(helper: str) -> None:
     """We serve again: our helper is to end, and to be reaped."""
     pid, _, fd = helper.partition(":")
-    os.write(int(fd), b"leave\n")
+    with contextlib.suppress(OSError):  # it has died meanwhile
+        os.write(int(fd), b"leave\n")
     os.close(int(fd))
     threading.Thread(target=os.waitpid, args=(int(pid), 0), daemon=True).start()
