@@ -20,7 +20,7 @@ from acceptance.lab import ROOT
 from acceptance.router.kit import RouterProcess
 from acceptance.router.traffic import Asked, Traffic
 from acceptance.runner import Line, LineFailed
-from tests.tools.fleet import INNER, Engine
+from tests.tools.fleet import INNER, Engine, wait_for
 
 TITLE = "an engine is killed under load; a host vanishes; the same with real vLLM"
 
@@ -106,14 +106,15 @@ def start(line: Line, count: int, *arguments: str) -> list[Engine]:
     return engines
 
 
-def healthy(url: str, timeout_s: float = 120.0) -> float:
-    """When ``/health`` first answered."""
+def healthy(url: str, timeout_s: float = 120.0, log: Path | None = None) -> float:
+    """When ``/health`` first answered (monotonic)."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         with contextlib.suppress(OSError), urllib.request.urlopen(url + "/health", timeout=5):
             return time.monotonic()
         time.sleep(0.02)
-    raise LineFailed(f"{url} was not ready within {timeout_s:g} s")
+    said = log.read_text()[-2000:] if log is not None else ""
+    raise LineFailed(f"{url} was not ready within {timeout_s:g} s\n{said}")
 
 
 # A host that vanishes.
@@ -161,6 +162,9 @@ def vanished(line: Line, folder: Path) -> None:
         line.check("streams from there ended with an error event", len(ended) == 8, len(ended))
         last_s = max((asked.ended_s for asked in ended), default=float("inf")) - gone_s
         line.at_most("the last of these events", last_s, 3.0)
+
+
+RemoteHost = tuple[Callable[..., "subprocess.Popen[bytes]"], str, Callable[[], None]]
 
 
 @contextlib.contextmanager
@@ -214,6 +218,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 _VLLM = (
     *("--host", "127.0.0.1", "--served-model-name", "chat", "--enforce-eager"),
     *("--dtype", "float32", "--kv-cache-memory-bytes", str(1 << 28), "--max-model-len", "2048"),
+    *("--distributed-executor-backend", "uni"),  # as exaslurm starts them on processors
 )
 
 
@@ -229,21 +234,20 @@ def real_vllm(line: Line, folder: Path) -> None:
     ports = free_ports(3)
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     engines = [vllm(line, env, model, port, folder / f"vllm-{port}.log") for port in ports]
-    for url in urls:
-        healthy(url, 300)
+    for url, port in zip(urls, ports, strict=True):
+        healthy(url, 300, log=folder / f"vllm-{port}.log")
     router = RouterProcess(line, folder, urls)
     router.wait_ready(3)
     ident = urls[1].removeprefix("http://")
 
     async def scene() -> tuple[Traffic, float, float]:
         traffic = Traffic(
-            router.url, router.key, "chat", 4, plain_at_once=4, stream_tokens=200, plain_tokens=20
+            router.url, router.key, "chat", 6, plain_at_once=2, stream_tokens=200, plain_tokens=20
         )
         async with traffic:
             await asyncio.sleep(_BEFORE_S)
             # At a moment when it has streams under way.
-            while not under_way(traffic, ident):
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(wait_for, lambda: under_way(traffic, ident))
             end(engines[1])
             killed_s = time.monotonic()
             await asyncio.sleep(_AFTER_S)
@@ -263,9 +267,8 @@ def real_vllm(line: Line, folder: Path) -> None:
 
 
 def under_way(traffic: Traffic, ident: str) -> bool:
-    return any(
-        asked.stream and asked.replica == ident and not asked.ended_s for asked in traffic.asked
-    )
+    recent = traffic.asked[-64:]
+    return any(asked.stream and asked.replica == ident and not asked.ended_s for asked in recent)
 
 
 def vllm(line: Line, env: str, model: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
@@ -277,6 +280,7 @@ def vllm(line: Line, env: str, model: Path, port: int, log: Path) -> subprocess.
             start_new_session=True,
             env={
                 **os.environ,
+                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
                 "VLLM_NO_USAGE_STATS": "1",
                 "OMP_NUM_THREADS": "1",
                 "HF_HUB_OFFLINE": "1",

@@ -107,7 +107,7 @@ class Traffic:
                 asked.replica = answer.headers.get("x-exaslurm-replica", "")
                 async for piece in answer.content.iter_any():
                     text = text[-4096:] + piece if stream else text + piece
-                    if b'"error"' in piece:
+                    if b'{"error":' in piece:
                         asked.error = "event" if stream and answer.status == 200 else "refused"
                         asked.ended_s = time.monotonic()
             if stream and asked.good and not text.endswith(b"data: [DONE]\n\n"):
