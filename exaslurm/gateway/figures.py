@@ -32,7 +32,7 @@ _ENDED = "ended"
 
 def own_directory() -> Path | None:
     """The directory of the router whose main process this is; None if none can be had. It stays
-    the same when the process executes itself anew. What killed routers have left is removed."""
+    the same when the process executes itself anew."""
     pid = os.getpid()
     try:
         own = host_dir() / f"{_DIRECTORY}{pid}-{start_ticks(pid)}"
@@ -40,9 +40,6 @@ def own_directory() -> Path | None:
     except (OSError, StateError) as error:
         log.warning("each process has figures of its own only: %s", error)
         return None
-    for path in own.parent.glob(_DIRECTORY + "*"):
-        if not _lives(path.name.removeprefix(_DIRECTORY)):
-            shutil.rmtree(path, ignore_errors=True)
     return own
 
 

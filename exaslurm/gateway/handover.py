@@ -22,6 +22,7 @@ from typing import Any
 from exaslurm.errors import StateError, UserError
 from exaslurm.gateway.listeners import Listeners, inode_of, listen_unix, remove_unix
 from exaslurm.util.hostdir import host_dir, host_name_of
+from exaslurm.util.process import start_ticks
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +51,11 @@ class Offer:
     ) -> None:
         self._listeners = listeners
         self._leave = leave
-        self._path = host_dir() / f"{_prefix(identity)}{os.getpid()}"
+        pid = os.getpid()
+        self._path = host_dir() / f"{_prefix(identity)}{pid}-{start_ticks(pid)}"
         self._about = {
             "schema": _SCHEMA,
-            "pid": os.getpid(),
+            "pid": pid,
             "bind": bind,
             "port": listeners.port,
             "tcp": len(listeners.tcp),

@@ -12,6 +12,7 @@ from exaslurm.gateway.handover import Predecessor, find_predecessor
 from exaslurm.gateway.listeners import Listeners, listen_tcp, listen_unix
 from exaslurm.gateway.options import GatewayOptions
 from exaslurm.gateway.service import Front, Service, service_of
+from exaslurm.gateway.tidy import tidy
 from exaslurm.gateway.tls import certificate_of
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
 
         _run_fast(run_worker(service, options))
         return
+    tidy()
     front = service.front
     service.check()
     certificate = certificate_of(front.tls)

@@ -262,6 +262,22 @@ class Loads:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
 
+def remove_if_abandoned(path: Path) -> bool:
+    """Remove a table whose processes were all killed; whether it was."""
+    with contextlib.suppress(OSError, StateError):
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            owners = memoryview(os.pread(fd, COLUMNS * 16, _OWNERS_AT)).cast("q")
+            pairs = zip(owners[::2], owners[1::2], strict=True)
+            if not any(pid and is_alive(pid, ticks) for pid, ticks in pairs):
+                path.unlink()
+                return True
+        finally:
+            os.close(fd)
+    return False
+
+
 def _open(path: Path) -> int:
     """The file, made if need be; its owner's alone."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from exaslurm.errors import StateError
-from exaslurm.gateway import figures
 from exaslurm.gateway.figures import Figures, fold, own_directory, remove_directory
 from exaslurm.router.exposition import Family, dump, load
 
@@ -100,14 +99,10 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     assert load(total)[0].samples == [((), (3,))]
 
 
-def test_directory_of_a_killed_router_is_removed() -> None:
+def test_the_directory_is_that_of_the_process() -> None:
     own = own_directory()
     assert own is not None
     assert own == own_directory()
-    left = own.with_name(f"{figures._DIRECTORY}1-1")
-    left.mkdir(mode=0o700)
-    assert own_directory() == own
-    assert not left.exists()
     remove_directory(own)
     assert not own.exists()
     with pytest.raises(StateError):
