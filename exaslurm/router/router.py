@@ -282,6 +282,7 @@ class Router:
         self.source.recheck(target.replica.id)
 
     def _removed(self, target: Target) -> None:
+        target.endpoint.retired = True
         drop_idle(target.endpoint, float("inf"))
 
     def _changed(self) -> None:

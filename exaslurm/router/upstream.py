@@ -47,14 +47,18 @@ class Request(Protocol):
 
 
 class Endpoint:
-    """The address of one engine, and the idle connections to it, the warmest last."""
+    """The address of one engine, and the idle connections to it, the warmest last.
 
-    __slots__ = ("auth", "family", "host", "idle", "open", "path", "prefix", "where")
+    ``retired``: nobody will be sent there any more, so that no connection is kept.
+    """
+
+    __slots__ = ("auth", "family", "host", "idle", "open", "path", "prefix", "retired", "where")
 
     def __init__(self, url: str, key: str | None) -> None:
         """``url``: ``http://HOST:PORT[/PREFIX]`` or ``unix:/PATH``; ``key``: what it asks for."""
         self.idle: list[Connection] = []
         self.open = 0
+        self.retired = False
         self.auth = b"" if key is None else b"authorization: Bearer " + key.encode() + b"\r\n"
         self.prefix = b""
         if url.startswith("unix:"):
@@ -253,7 +257,7 @@ class Connection(asyncio.Protocol):
     def give_back(self, now_s: float) -> None:
         """The answer is whole: idle from now on, or closed."""
         self.receiver = None
-        if not self.keep or self.transport.is_closing():
+        if not self.keep or self.endpoint.retired or self.transport.is_closing():
             self.transport.close()
             return
         self._reset()

@@ -18,6 +18,8 @@ import openai
 import pytest
 
 from exaslurm.registry.replica import Replica
+from exaslurm.router.breaker import FIRST_WAIT_S
+from tests.tools.farm import farm_of
 from tests.tools.fleet import Engine, Router, engines, wait_for
 from tests.tools.rawengine import OK, RawEngine
 
@@ -364,3 +366,33 @@ def test_a_slow_answer_is_asked_for_twice_if_that_is_wanted(make_router: MakeRou
         wait_for(lambda: slow.running == 0)
         assert breakers(router) == {"c000-r0000": "closed", "c000-r0001": "closed"}
         assert metric(router, r'outstanding\{model="chat"\}') == 0
+
+
+def test_connections_end_with_their_replica(make_router: MakeRouter) -> None:
+    with farm_of(2) as farm, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        router = make_router()
+        router.replace(*farm.replicas())
+        leaving = {"X-Do": "hold", "X-Exaslurm-Replica": "c000-r0001"}
+        answer = pool.submit(router.http.post, "/v1/completions", json=BODY, headers=leaving)
+        wait_for(lambda: farm.running[1] == 1)
+        router.replace(farm.replica(0))
+        assert {peer.engine for peer in farm.peers} == {1}, "what is begun goes on"
+        farm.do(farm.release)
+        assert answer.result().status_code == 200
+        wait_for(lambda: not farm.peers, timeout_s=1)
+
+
+def test_a_probe_that_does_not_fit_is_left_to_others(make_router: MakeRouter) -> None:
+    with farm_of(2) as farm:
+        router = make_router()
+        router.replace(farm.replica(0, max_model_len=1000), farm.replica(1, max_model_len=100_000))
+        pinned = {"X-Exaslurm-Replica": "c000-r0000", "X-Do": "status=500"}
+        for _ in range(3):
+            router.http.post("/v1/completions", json=BODY, headers=pinned)
+        assert breakers(router)["c000-r0000"] == "open"
+        time.sleep(FIRST_WAIT_S)  # from now on it may be probed
+        long = {**BODY, "prompt": "word " * 4000, "max_tokens": 2000}
+        for _ in range(5):
+            answer = router.http.post("/v1/completions", json=long)
+            assert answer.headers["x-exaslurm-replica"] == "c000-r0001"
+        wait_for(lambda: ask(router).status_code == 200 and len(set(breakers(router).values())) < 2)
