@@ -77,7 +77,7 @@ class Deployment:
     @property
     def endpoint(self) -> str:
         """Base URL for OpenAI clients; NotReadyError if no router runs."""
-        return f"{find_endpoint(self._run_dir)[0].url}/v1"
+        return find_endpoint(self._run_dir)[0].base_url
 
     def status(self) -> DeploymentStatus:
         """How it is doing now."""

@@ -54,6 +54,12 @@ class RouterAddress:
     started_s: float
     certificate: str = ""
 
+    @property
+    def base_url(self) -> str:
+        """For OpenAI clients. Of a router that listens on a unix socket alone, the socket."""
+        url = self.url.rstrip("/")
+        return url if url.startswith("unix:") else f"{url}/v1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:

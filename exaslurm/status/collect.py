@@ -286,7 +286,7 @@ class Collector:
             run_wanted=disk.run_wanted,
             replicas_planned=planned,
             replicas_ready=sum(cell.replicas_ready for cell in cells),
-            base_url=f"{live[0].url.rstrip('/')}/v1" if live else None,
+            base_url=live[0].base_url if live else None,
             routers=live,
             cells=cells,
             slurm_error=self._slurm_error,

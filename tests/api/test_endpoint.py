@@ -90,3 +90,8 @@ def test_another_host_that_listens_for_all_is_in_reach(run_dir: RunDir) -> None:
 )
 def test_a_tunnel_where_one_is_needed(url: str, line: str | None) -> None:
     assert ssh_line(router(url, "login7")) == line
+
+
+def test_base_urls() -> None:
+    assert router("http://127.0.0.1:80/").base_url == "http://127.0.0.1:80/v1"
+    assert router("unix:/run/llm.sock").base_url == "unix:/run/llm.sock"

@@ -71,7 +71,7 @@ def chat_command(
         base, certificate = url.rstrip("/"), ""
     else:
         router = reachable_endpoint(run_dir)
-        base, certificate = f"{router.url}/v1", router.certificate
+        base, certificate = router.base_url, router.certificate
     given = _read_key(key_file) if key_file else environ.get("EXASLURM_API_KEY")
     with borrowed_key(run_dir, given) as key:
         client = ChatClient(base, key, certificate)

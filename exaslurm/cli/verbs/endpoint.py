@@ -29,12 +29,12 @@ def endpoint_command(deployment: str, as_json: bool, site: str | None) -> None:
             {
                 "schema": "exaslurm/endpoint-urls/1",
                 "deployment": run_dir.deployment,
-                "base_url": f"{routers[0].url}/v1",
+                "base_url": routers[0].base_url,
                 "ssh": tunnel,
                 "routers": to_jsonable(routers),
             }
         )
         return
-    result(f"{routers[0].url}/v1")
+    result(routers[0].base_url)
     if tunnel is not None:
         talk(f"it listens on {routers[0].host} only; from another machine: {tunnel}")
