@@ -112,7 +112,7 @@ class Exchange(Answering):
             self.key = router.authenticate(fields)
             router.check_length(fields.get(b"content-length"))
         except RequestError as error:
-            self.refusal = error
+            self.refusal = error.with_traceback(None)  # it would hold this exchange, in a circle
 
     # What the client's connection calls.
 

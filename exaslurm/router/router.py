@@ -37,12 +37,6 @@ log = logging.getLogger(__name__)
 SWEEP_S = 0.25
 _WEIGH_EVERY_S = 1.0
 _SHOWN_CHARS = 200
-_NO_SUCH_KEY = RequestError(
-    401,
-    "this API key is unknown or expired",
-    headers={"WWW-Authenticate": "Bearer"},
-    cause="key",
-)
 
 
 class Router:
@@ -143,12 +137,14 @@ class Router:
             info = keys.find_key(shown, self.wall_s) if shown else None
         if info is not None:
             return info
-        if shown and not keys.empty:
-            raise _NO_SUCH_KEY
-        message = _NO_SUCH_KEY.message if shown else "no API key: send 'Authorization: Bearer KEY'"
+        if shown:
+            message = "this API key is unknown or expired"
+        else:
+            message = "no API key: send 'Authorization: Bearer KEY'"
         if keys.empty:
             message += "; no key exists yet: make one with 'exaslurm key add'"
-        raise RequestError(401, message, headers=_NO_SUCH_KEY.headers, cause="key")
+        # A new one each time: an error that is raised again keeps every frame that it came through.
+        raise RequestError(401, message, headers={"WWW-Authenticate": "Bearer"}, cause="key")
 
     def check_length(self, announced: bytes | None) -> None:
         """RequestError 413 if a body will be too large."""
