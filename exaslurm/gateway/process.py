@@ -123,12 +123,15 @@ class Process:
         return self._server.should_exit
 
     def stop(self, reason: str, *, succeeded: bool = False) -> None:
-        """End when the requests at hand are done. ``succeeded``: another process takes connections
-        on the same sockets."""
+        """End when the requests at hand are done, or after the drain time. ``succeeded``: another
+        process takes connections on the same sockets, so that they may take as long as they
+        need."""
         if not self.stopping:
             log.info("ending when the requests at hand are done: %s", reason)
             self._server.succeeded = succeeded
             self._server.should_exit = True
+        elif not succeeded:
+            self._server.hurry()
 
     def end_now(self, reason: str) -> None:
         """Answer the requests at hand with an error, and end."""

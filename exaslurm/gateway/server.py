@@ -18,6 +18,8 @@ from exaslurm.router.protocol import protocol_factory
 
 # Longer than clients keep idle connections, so that none is closed as it is used again.
 _KEEP_ALIVE_S = 75
+# With a successor there is no hurry: the longest answer that anybody waits for.
+_LEAVE_S = 3600.0
 _PAUSE_S = 0.02
 
 
@@ -54,6 +56,7 @@ class Server(uvicorn.Server):
         )
         self.succeeded = False
         self._drain_s = drain_s
+        self._leave_by_s = float("inf")
         self._listeners = listeners
         self._tls = tls
         self._on_ready = on_ready
@@ -95,13 +98,20 @@ class Server(uvicorn.Server):
             await self._let_clients_go()
         await super().shutdown(sockets)
 
+    def hurry(self) -> None:
+        """From now on requests have the usual drain time only, successor or not."""
+        self._leave_by_s = min(self._leave_by_s, time.monotonic() + self._drain_s)
+
+    def _is_over(self) -> bool:
+        return self.force_exit or time.monotonic() >= self._leave_by_s
+
     async def _let_clients_go(self) -> None:
         connections: set[Any] = self.server_state.connections
         for connection in list(connections):
             connection.leave()
-        deadline = time.monotonic() + self._drain_s
+        self._leave_by_s = min(self._leave_by_s, time.monotonic() + _LEAVE_S)
         # As uvicorn does: a set says nothing when it becomes empty.
-        while connections and not self.force_exit and time.monotonic() < deadline:  # noqa: ASYNC110
+        while connections and not self._is_over():  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
         # That was the time for all of it.
         self.config.timeout_graceful_shutdown = 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import dataclasses
 import os
 import pty
 import signal
@@ -13,12 +15,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from exaslurm.core.codec import dumps
 from exaslurm.gateway.endpoint import read_endpoint
 from exaslurm.keys.clients import add_key
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import write_atomic
 from tests.tools.fleet import Engine, engines, wait_for
-from tests.tools.gateway import Gateway, Load, publish_engine
+from tests.tools.gateway import PLAN, Gateway, Load, publish_engine
 
 Start = Callable[..., Gateway]
 
@@ -119,6 +122,42 @@ def test_hangup_replaces_them_without_a_failure(
     gateway.process.terminate()
     assert gateway.end() == 0
     assert read_endpoint(run_dir).routers == ()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_long_answers_outlast_a_replacement_but_not_the_end(
+    run_dir: RunDir, start: Start, workers: int
+) -> None:
+    """Drain time is 2 seconds here; the answer takes longer."""
+    plan = dataclasses.replace(PLAN, timeouts=dataclasses.replace(PLAN.timeouts, drain_s=2.0))
+    write_atomic(run_dir.generation(1).plan, dumps(plan.sealed()))
+    key = add_key(run_dir, "tester")
+    with engines(("--decode-tokens-per-s", "5")) as (slow,):
+        publish_engine(run_dir, slow)
+        gateway = start("--workers", workers)
+        for _ in range(8):
+            wait_ready(gateway)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            short = pool.submit(ask_slowly, gateway.url, key, 30)  # six seconds
+            wait_for(lambda: slow.running == 1)
+            gateway.process.send_signal(signal.SIGHUP)
+            if workers == 1:
+                wait_for(lambda: len(gateway.workers()) == 1)
+            else:
+                wait_for(lambda: "all workers are replaced" in gateway.said)
+            long = pool.submit(ask_slowly, gateway.url, key, 1000)
+            wait_for(lambda: slow.running == 2)
+            assert short.result(20).endswith("data: [DONE]")
+            gateway.process.terminate()
+            assert gateway.end(timeout_s=20) == 0
+            assert "shutting down" in long.result(20)
+
+
+def ask_slowly(url: str, key: str, tokens: int) -> str:
+    body = {"model": "chat", "prompt": "x", "max_tokens": tokens, "stream": True}
+    headers = {"Authorization": f"Bearer {key}"}
+    answer = httpx.post(url + "/v1/completions", json=body, headers=headers, timeout=60)
+    return answer.text.strip()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
