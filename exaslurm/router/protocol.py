@@ -85,6 +85,10 @@ class RouterProtocol(HttpToolsProtocol):
             if isinstance(waiting, Exchange):
                 waiting.client_left()
         self.pipeline.clear()
+        # No circles for the garbage collector to find: heads and bodies can be large.
+        self.cycle = None  # type: ignore[assignment]
+        self._current = self._page = None
+        self.headers = []
 
     def data_received(self, data: bytes) -> None:
         try:

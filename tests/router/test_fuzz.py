@@ -46,6 +46,16 @@ def exchange(port: int, sent: bytes) -> bytes:
     return answer
 
 
+def test_wrong_keys_are_forgotten() -> None:
+    long = b"x" * 60_000
+    with started() as (router, _):
+        for number in range(1000):
+            if number == 200:
+                before_kib = router.rss_kib()
+            assert exchange(router.port, good(long)).startswith(b"HTTP/1.1 401 ")
+        assert router.rss_kib() - before_kib < 16 * 1024  # 48 MB of keys have come by
+
+
 def test_clients_that_leave_pages_and_requests_unread_are_not_in_the_log() -> None:
     key = KEY.encode()
     wanted = request("/metrics", b"", key, method=b"GET") + good(key) * 3
