@@ -234,6 +234,7 @@ class Exchange(Answering):
             # The registry may have changed while the last one was tried.
             group = self._group = router.table.group(group.name) or group
         if self._pinned is not None:
+            self.version = self._pinned.replica.version
             return None if self._tried else self._pinned
         found = router.table.pick(
             group,
@@ -269,8 +270,10 @@ class Exchange(Answering):
         router = self._router
         assert self._group is not None
         now_s = time.monotonic()
+        if not router.budget.spend(now_s):
+            return
         found = router.table.pick(self._group, now_s, self._tried, key_name=self.key.name)
-        if found is None or not router.budget.spend(now_s):
+        if found is None:
             return
         target = found[0]
         router.metrics.retried("hedge")
