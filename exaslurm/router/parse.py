@@ -46,10 +46,8 @@ class Peek(NamedTuple):
     prompt_at: int
 
 
-def peek(route: str, content_type: bytes | str, raw: bytes) -> Peek:
+def peek(route: str, content_type: bytes, raw: bytes) -> Peek:
     """Look into a body; RequestError (400) if no engine could understand it."""
-    if isinstance(content_type, str):
-        content_type = content_type.encode("latin-1")
     if is_form(content_type):
         return _peek_form(content_type, raw)
     try:

@@ -30,7 +30,8 @@ _MAX_BODY_BYTES = 200_000
 @dataclass(frozen=True)
 class Case:
     """``pieces`` are sent one after the other. ``answered``: it is whole, so it must have at least
-    one answer. ``ends``: "wait" for an answer, "half" closed at once, or "reset"."""
+    one answer. ``ends``: "wait" for an answer, "half" closed at once, "reset" at once, or "begun":
+    reset when the answer has begun."""
 
     kind: str
     pieces: tuple[bytes, ...]
@@ -419,7 +420,7 @@ def _gone(rng: Random, key: bytes) -> Case:
     raw = rng.choice((good(key), request(PATHS[0], json.dumps(body).encode(), key)))
     raw *= rng.choice((1, 1, 5))
     stop = rng.choice((len(raw), len(raw), rng.randrange(len(raw))))
-    return _one(raw[:stop], answered=False, ends=rng.choice(("half", "reset")))
+    return _one(raw[:stop], answered=False, ends=rng.choice(("half", "reset", "begun")))
 
 
 def _pages(rng: Random, key: bytes) -> Case:

@@ -15,6 +15,8 @@ import itertools
 import os
 import re
 import selectors
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -180,7 +182,14 @@ async def _talk(
             await asyncio.sleep(0.001)
         writer.write(piece)
         await writer.drain()
+    if case.ends in ("reset", "begun"):
+        plug = writer.get_extra_info("socket")
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     if case.ends == "reset":
+        return
+    if case.ends == "begun":
+        with contextlib.suppress(asyncio.TimeoutError):
+            answers.feed(await asyncio.wait_for(reader.read(65536), QUIET_S))
         return
     if case.ends == "wait":
         while not (case.answered and answers.complete):

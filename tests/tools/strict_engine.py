@@ -10,7 +10,12 @@ from typing import Any
 import httptools
 
 _PLAIN = json.dumps({"object": "chat.completion", "usage": {"prompt_tokens": 1}}).encode()
-_EVENTS = b'data: {"choices":[]}\n\ndata: [DONE]\n\n'
+_EVENT = b'data: {"choices":[]}\n\n'
+_END = b"data: [DONE]\n\n"
+_EVENTS_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+_PAUSE_S = 0.005
 _MODELS = {"object": "list", "data": [{"id": "fuzzed", "object": "model"}]}
 _FIGURES = b"""vllm:num_requests_running{engine="0"} 0
 vllm:num_requests_waiting{engine="0"} 0
@@ -109,10 +114,22 @@ class _Connection(asyncio.Protocol):
             except (ValueError, AttributeError, RecursionError) as error:
                 engine.complain(f"not a JSON object ({error}): {self._body[:200]!r}")
         if stream:
-            self._answer(_EVENTS, b"text/event-stream")
+            self._transport.write(_EVENTS_HEAD)
+            self._stream(4)
         else:
             self._answer(_PLAIN)
 
-    def _answer(self, body: bytes, kind: bytes = b"application/json") -> None:
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
-        self._transport.write(head % (kind, len(body)) + body)
+    def _answer(self, body: bytes) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        self._transport.write(head % len(body) + body)
+
+    def _stream(self, left: int) -> None:
+        """One event now, the others later: a client may be gone by then."""
+        if self._transport.is_closing():
+            return
+        event = _EVENT if left else _END
+        self._transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+        if left:
+            asyncio.get_running_loop().call_later(_PAUSE_S, self._stream, left - 1)
+        else:
+            self._transport.write(b"0\r\n\r\n")

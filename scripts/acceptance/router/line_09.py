@@ -8,7 +8,7 @@ from tests.tools.fuzz_http import DEADLINE_S, fuzz
 TITLE = "malformed HTTP and JSON: no 5xx, no hang, no leak, the next good request is answered"
 
 CASES = 24_000
-_MAX_GROWTH_KIB = 32 * 1024
+_MAX_GROWTH_KIB = 12 * 1024
 
 
 def run(line: Line) -> None:
