@@ -6,7 +6,7 @@ request that passes may still be refused by the engine, in its own words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from exaslurm.router.errors import RequestError
@@ -25,7 +25,6 @@ from exaslurm.router.fields import (
 )
 from exaslurm.router.parse import kind
 
-_NO_FIELDS: Mapping[str, Field] = {}
 # One of the alternatives must be there, and not null.
 _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
     CHAT: (("messages",),),
@@ -52,6 +51,7 @@ _OUTPUT_LIMITS = {
     MESSAGES: ("max_tokens",),
 }
 _ALL_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_Rule = Callable[[str, Mapping[str, Any], Any], None]
 _MEASURED = frozenset((int, float))
 _NOT_CONTENT = (int, float)  # and bool, which is an int
 
@@ -67,12 +67,12 @@ def check(route: str, data: Mapping[str, Any], max_model_len: int | None) -> Non
                 break
         else:
             raise _missing(names, data)
-    fields = FIELDS.get(route, _NO_FIELDS)
+    known = _KNOWN.get(route, _NOTHING)
     for name, value in data.items():
-        field = fields.get(name)
-        if field is None or value is None:
+        if name not in known or value is None:
             continue
-        if type(value) not in field.types and not field.reads(value):
+        types, field, rule = known[name]
+        if type(value) not in types and not field.reads(value):
             raise _wrong(name, field.expected, value)
         if (
             field.bounded
@@ -82,7 +82,6 @@ def check(route: str, data: Mapping[str, Any], max_model_len: int | None) -> Non
             and not data.get("use_beam_search")
         ):
             raise _outside(name, field, value)
-        rule = _RULES.get(name)
         if rule is not None:
             rule(route, data, value)
     limits = _OUTPUT_LIMITS.get(route)
@@ -232,7 +231,7 @@ def _check_response_format(route: str, _data: Mapping[str, Any], form: Any) -> N
         raise RequestError(400, f"the field '{where}' is missing", param=where)
 
 
-_RULES = {
+_RULES: dict[str, _Rule] = {
     "messages": _check_messages,
     "prompt": _check_prompt,
     "input": _check_text,
@@ -241,6 +240,13 @@ _RULES = {
     "tool_choice": _check_tool_choice,
     "top_logprobs": _check_top_logprobs,
     "response_format": _check_response_format,
+}
+# By path and field, so that the usual request is done with after few look-ups.
+_Known = Mapping[str, tuple[frozenset[type], Field, _Rule | None]]
+_NOTHING: _Known = {}
+_KNOWN: dict[str, _Known] = {
+    route: {name: (field.types, field, _RULES.get(name)) for name, field in fields.items()}
+    for route, fields in FIELDS.items()
 }
 
 

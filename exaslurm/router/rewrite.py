@@ -10,6 +10,8 @@ import json
 import re
 from collections.abc import Iterator
 
+import orjson
+
 from exaslurm.router.forms import fields, is_form
 
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
@@ -37,14 +39,10 @@ def replace_model(
     if b"\0" in raw[:4] or raw[:2] in _UTF16_MARKS:
         encoding = json.detect_encoding(raw)
         text = raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
-        changed = _put(text, _models(text), _literal(model))
+        changed = _put(text, _models(text), orjson.dumps(model))
         return changed.decode("utf-8", "surrogatepass").encode(encoding, "surrogatepass")
     spans = (named is not None and _the_only_one(raw)) or _models(raw)
-    return _put(raw, spans, _literal(model))
-
-
-def _literal(model: str) -> bytes:
-    return json.dumps(model, ensure_ascii=False).encode()
+    return _put(raw, spans, orjson.dumps(model))
 
 
 def _put(raw: bytes, spans: list[tuple[int, int]], value: bytes) -> bytes:
