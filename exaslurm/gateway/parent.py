@@ -215,6 +215,8 @@ class Parent:
             self._tell_all("now")
         else:
             self._stopped = True
+            if self._ending:  # another router has taken over, and there was no hurry
+                self._tell_all("stop")
             self._end(number.name)
 
     def _end(self, reason: str, word: str = "stop") -> None:

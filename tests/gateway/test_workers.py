@@ -8,6 +8,7 @@ import dataclasses
 import os
 import pty
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,9 +130,7 @@ def test_long_answers_outlast_a_replacement_but_not_the_end(
     run_dir: RunDir, start: Start, workers: int
 ) -> None:
     """Drain time is 2 seconds here; the answer takes longer."""
-    plan = dataclasses.replace(PLAN, timeouts=dataclasses.replace(PLAN.timeouts, drain_s=2.0))
-    write_atomic(run_dir.generation(1).plan, dumps(plan.sealed()))
-    key = add_key(run_dir, "tester")
+    key = hurried(run_dir)
     with engines(("--decode-tokens-per-s", "5")) as (slow,):
         publish_engine(run_dir, slow)
         gateway = start("--workers", workers)
@@ -151,6 +150,34 @@ def test_long_answers_outlast_a_replacement_but_not_the_end(
             gateway.process.terminate()
             assert gateway.end(timeout_s=20) == 0
             assert "shutting down" in long.result(20)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_that_was_replaced_can_be_hurried(run_dir: RunDir, start: Start, workers: int) -> None:
+    key = hurried(run_dir)
+    with engines(("--decode-tokens-per-s", "5")) as (slow,):
+        publish_engine(run_dir, slow)
+        one = start("--workers", workers)
+        for _ in range(8):
+            wait_ready(one)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            long = pool.submit(ask_slowly, one.url, key, 1000)
+            wait_for(lambda: slow.running == 1)
+            two = start("--workers", workers, "--replace")
+            wait_for(lambda: "another router has taken its place" in one.said)
+            with pytest.raises(subprocess.TimeoutExpired):
+                one.end(timeout_s=3)
+            one.process.terminate()
+            assert one.end() == 0
+            assert "shutting down" in long.result(10)
+        assert [entry.pid for entry in read_endpoint(run_dir).routers] == [two.pid]
+
+
+def hurried(run_dir: RunDir) -> str:
+    """A plan with 2 seconds of drain time, and a key."""
+    plan = dataclasses.replace(PLAN, timeouts=dataclasses.replace(PLAN.timeouts, drain_s=2.0))
+    write_atomic(run_dir.generation(1).plan, dumps(plan.sealed()))
+    return add_key(run_dir, "tester")
 
 
 def ask_slowly(url: str, key: str, tokens: int) -> str:
