@@ -71,7 +71,7 @@ def test_what_is_not_json_is_shown_where() -> None:
     assert "digits" in refusal('{"x":' + "9" * 5000 + "}").message
 
 
-@pytest.mark.parametrize("depth", [1_100, 20_000, 1_000_000])
+@pytest.mark.parametrize("depth", [200_000, 1_000_000])
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("pair", ["[]", '{"":}'])
 def test_deep_nesting_neither_crashes_nor_passes(depth: int, closed: bool, pair: str) -> None:
