@@ -131,18 +131,34 @@ class Lane:
                 probe.breaker.begin_probe()
                 return probe
         if tokens:
-            return self._pick_fitting(tried, rng, keys, tokens)
-        if self.affinity is not None and not tried and (keys or session):
-            if session:
-                target = self.affinity.stay(session, self.closed_set, rng)
-            else:
-                target = self.affinity.choose(keys, self.closed_set, rng)
+            return self._pick_fitting(tried, rng, keys, session, tokens)
+        if not tried and (keys or session):
+            target = self._at_home(rng, keys, session)
             if target is not None:
                 return target
         return choose(self.closed, tried, rng) or choose(self.usable, tried, rng)
 
+    def _at_home(
+        self,
+        rng: random.Random,
+        keys: Sequence[int],
+        session: int,
+        fits: Callable[[Target], bool] | None = None,
+    ) -> Target | None:
+        """Where this session, or what begins like this prompt, has been before."""
+        if self.affinity is None:
+            return None
+        if session:
+            return self.affinity.stay(session, self.closed_set, rng, fits=fits)
+        return self.affinity.choose(keys, self.closed_set, rng, fits=fits)
+
     def _pick_fitting(
-        self, tried: Collection[Target], rng: random.Random, keys: Sequence[int], tokens: int
+        self,
+        tried: Collection[Target],
+        rng: random.Random,
+        keys: Sequence[int],
+        session: int,
+        tokens: int,
     ) -> Target | None:
         def takes(target: Target) -> bool:
             return _takes(target, tokens)
@@ -150,8 +166,8 @@ class Lane:
         def has_room(target: Target) -> bool:
             return takes(target) and (target.load is None or target.load.kv_use < _FULL_KV)
 
-        if keys and not tried and self.affinity is not None:
-            target = self.affinity.choose(keys, self.closed_set, rng, fits=has_room)
+        if not tried and (keys or session):
+            target = self._at_home(rng, keys, session, has_room)
             if target is not None:
                 return target
         for pool, fits in ((self.closed, has_room), (self.closed, takes), (self.usable, takes)):

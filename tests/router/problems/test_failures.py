@@ -14,7 +14,7 @@ import pytest
 
 from exaslurm.core.limits import Limits
 from exaslurm.router.budget import RetryBudget
-from tests.tools.callers import STREAM, Caller, close_all, each, request
+from tests.tools.callers import SMALL, STREAM, Caller, close_all, each, request
 from tests.tools.farm import DONE, END, EVENT, STREAM_HEAD, FarmThread, Peer, as_asked, chunk, plain
 from tests.tools.fleet import Router, engines, wait_for
 from tests.tools.served import Served
@@ -260,7 +260,7 @@ def test_streams_that_fail_give_back_their_places(
 
 
 def test_no_request_meets_a_connection_that_closes(
-    router_of: RouterOf, make_router: Callable[..., Router]
+    make_farm: MakeFarm, make_router: Callable[..., Router]
 ) -> None:
     """A pooled connection was used again just when the engine, whose server (uvicorn) ends idle
     ones after 5 s, closed it: the request was lost.
@@ -269,32 +269,47 @@ def test_no_request_meets_a_connection_that_closes(
     https://github.com/ThunderAgent-org/ThunderAgent/pull/35
     https://github.com/vllm-project/vllm/pull/41567
     """
+    answered: dict[Peer, float] = {}
+
+    def crossing(peer: Peer) -> None:
+        """The moment is short in which a request and the end of its connection cross; here it is
+        half a second."""
+        now_s = time.monotonic()
+        if now_s - answered.get(peer, now_s) > 4.5:
+            peer.reset()
+        else:
+            as_asked(peer)
+        answered[peer] = now_s
+
+    farm = make_farm(1, crossing)
     with engines(("--decode-tokens-per-s", "1000")) as (engine,):
         router = make_router()
-        # One engine under many names: each has a pool of its own. A request that names its
+        # Each engine under many names: each has a pool of its own. A request that names its
         # replica is never sent elsewhere, so that no retry hides a loss.
         idles_s = [3.0 + 0.05 * step for step in range(61)]
-        router.replace(*(engine.replica(f"r{number}") for number in range(len(idles_s))))
+        names = range(len(idles_s))
+        router.replace(
+            *(engine.replica(f"uvicorn{number}") for number in names),
+            *(farm.replica(0, id=f"crossing{number}") for number in names),
+        )
+
+        async def one(kind: str, number: int) -> list[int]:
+            callers = [Caller("127.0.0.1", router.port) for _ in range(2)]
+            pinned = f"X-Exaslurm-Replica: {kind}{number}"
+            raw = request(router.key, SMALL, "/v1/completions", pinned)
+            await asyncio.sleep(number * 0.02)  # not all at once
+            await each(2, lambda n: callers[n].ask(raw))
+            await asyncio.sleep(idles_s[number])
+            answers = await each(2, lambda n: callers[n].ask(raw))
+            await close_all(callers)
+            return [answer.status for answer in answers]
 
         async def run() -> None:
-            async def one(number: int) -> list[int]:
-                callers = [Caller("127.0.0.1", router.port) for _ in range(3)]
-                raw = request(
-                    router.key,
-                    b'{"model":"chat","prompt":"x","max_tokens":2}',
-                    "/v1/completions",
-                    f"X-Exaslurm-Replica: r{number}",
-                )
-                await asyncio.sleep(number * 0.02)  # not all at once
-                await each(3, lambda n: callers[n].ask(raw))
-                await asyncio.sleep(idles_s[number])
-                answers = await each(3, lambda n: callers[n].ask(raw))
-                await close_all(callers)
-                return [answer.status for answer in answers]
-
-            found = await each(len(idles_s), one)
-            assert {status for statuses in found for status in statuses} == {200}, dict(
-                zip(idles_s, found, strict=True)
-            )
+            for found in await asyncio.gather(
+                each(len(idles_s), lambda number: one("uvicorn", number)),
+                each(len(idles_s), lambda number: one("crossing", number)),
+            ):
+                lost = dict(zip(idles_s, found, strict=True))
+                assert {status for statuses in found for status in statuses} == {200}, lost
 
         asyncio.run(run())
