@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,8 @@ from exaslurm.router.check import check, floor_tokens, output_tokens
 from exaslurm.router.errors import RequestError
 from exaslurm.router.parse import peek
 from tests.tools.ask_vllm import Case, cases, read
+from tests.tools.corpus import CORPUS, MAX_MODEL_LEN
 
-CORPUS = Path(__file__).parent / "corpus"
-MAX_MODEL_LEN = 64  # of the engine that was asked
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 HI = [{"role": "user", "content": "hi"}]

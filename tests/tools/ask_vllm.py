@@ -50,17 +50,20 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 class Engine:
-    """A running vLLM."""
+    """A running vLLM, or a router in front of one. ``key``: what it asks for, if it does."""
 
-    def __init__(self, url: str, timeout_s: float = 60.0) -> None:
+    def __init__(self, url: str, timeout_s: float = 60.0, *, key: str = "") -> None:
         where = urlsplit(url)
         self._address = (where.hostname or "", where.port)
         self._timeout_s = timeout_s
+        self._fields = {"Authorization": f"Bearer {key}"} if key else {}
 
     def ask(self, case: Case) -> tuple[int, str]:
         """Status, and the start of the body."""
         connection = HTTPConnection(*self._address, timeout=self._timeout_s)
-        headers = {"Content-Type": case.content_type} if case.content_type else {}
+        headers = dict(self._fields)
+        if case.content_type:
+            headers["Content-Type"] = case.content_type
         try:
             connection.request("POST", case.path, case.raw, headers)
             answer = connection.getresponse()
