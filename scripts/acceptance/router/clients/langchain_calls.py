@@ -32,6 +32,8 @@ class Calls:
         chat: Any = {**server, "model": report.given["chat"], "temperature": 0}
         self.chat = ChatOpenAI(**chat, max_tokens=16)
         self.long = ChatOpenAI(**chat, max_tokens=200)
+        # A model that knows nothing leaves the white space of JSON soon if it may err.
+        self.rich = ChatOpenAI(**{**chat, "temperature": 1}, seed=2, max_tokens=1500)
         self.responses = ChatOpenAI(**chat, max_tokens=16, use_responses_api=True)
         self.complete = OpenAI(**chat, max_tokens=16)
         self.embed = OpenAIEmbeddings(**server, model=report.given["embed"], **_UNCUT)
@@ -60,7 +62,7 @@ class Calls:
         return asyncio.run(work())
 
     def tools(self) -> str:
-        bound = self.long.bind_tools([weather], tool_choice="weather")
+        bound = self.rich.bind_tools([weather], tool_choice="weather", strict=True)
         (call,) = bound.invoke(QUESTION).tool_calls  # type: ignore[attr-defined]
         return str(weather.invoke(call["args"]))
 

@@ -7,9 +7,11 @@ from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its price list
 import litellm
+import openai
 from report import Report
 
 QUESTION: Any = [{"role": "user", "content": "Count upwards from one."}]
+LONG: Any = [{"role": "user", "content": "one two three " * 2000}]
 CITY = {
     "type": "object",
     "properties": {"city": {"enum": ["Oslo", "Rome"]}},
@@ -47,7 +49,7 @@ class Calls:
             **self.chat, max_tokens=32, stream=True, stream_options=usage
         ):
             count += 1
-            text += event.choices[0].delta.content or ""
+            text += (event.choices[0].delta.content or "") if event.choices else ""
         assert text == whole.choices[0].message.content
         return f"{count} events"
 
@@ -64,12 +66,12 @@ class Calls:
         return f"{asyncio.run(work())} at once and a stream"
 
     def tool(self) -> str:
-        function = {"name": "weather", "parameters": CITY}
+        function = {"name": "weather", "parameters": CITY, "strict": True}
         answer = litellm.completion(
-            **self.chat,
+            # A model that knows nothing leaves the white space of JSON soon if it may err.
+            **{**self.chat, "temperature": 1, "seed": 2, "max_tokens": 1500},
             tools=[{"type": "function", "function": function}],
             tool_choice={"type": "function", "function": {"name": "weather"}},
-            max_tokens=200,
         )
         (call,) = answer.choices[0].message.tool_calls
         assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
@@ -100,15 +102,20 @@ class Calls:
         cases: list[tuple[type[Exception], dict[str, Any]]] = [
             (litellm.NotFoundError, {"model": "openai/nobody"}),
             (litellm.AuthenticationError, {"api_key": "sk-wrong"}),
-            (litellm.BadRequestError, {"messages": [{"role": "user", "content": "x " * 9000}]}),
+            (litellm.BadRequestError, {"messages": []}),
+            (litellm.ContextWindowExceededError, {"messages": LONG}),
         ]
         for kind, changes in cases:
-            try:
-                litellm.completion(**{**self.chat, "max_tokens": 4, **changes})
-            except kind:
-                continue
-            raise AssertionError(f"no {kind.__name__}")
+            error = self._refused(changes)
+            assert type(error) is kind, f"{error!r:.200} for {changes!r:.60}"
         return f"{len(cases)} of them"
+
+    def _refused(self, changes: dict[str, Any]) -> Exception:
+        try:
+            litellm.completion(**{**self.chat, "max_tokens": 4, **changes})
+        except openai.APIError as error:
+            return error
+        raise AssertionError(f"no error for {changes!r:.60}")
 
 
 def main() -> None:

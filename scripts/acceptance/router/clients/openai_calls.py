@@ -19,10 +19,8 @@ class Weather(pydantic.BaseModel):
     warm: bool
 
 
-TOOL: Any = {
-    "type": "function",
-    "function": {"name": "weather", "parameters": Weather.model_json_schema()},
-}
+# Without "strict", vLLM's parser of this format takes any JSON for arguments.
+TOOL: Any = openai.pydantic_function_tool(Weather, name="weather")
 
 
 class Calls:
@@ -33,6 +31,8 @@ class Calls:
         self.chat, self.embed = report.given["chat"], report.given["embed"]
         self.api = openai.OpenAI(base_url=self.url, api_key=self.key, max_retries=0, timeout=60)
         self.options: Any = {"model": self.chat, "messages": QUESTION, "temperature": 0}
+        # A model that knows nothing leaves the white space of JSON soon if it may err.
+        self.rich: Any = {**self.options, "temperature": 1, "seed": 2, "max_tokens": 1500}
 
     def models(self) -> str:
         names = [model.id for model in self.api.models.list()]
@@ -49,12 +49,10 @@ class Calls:
         return f"{answer.usage.completion_tokens} tokens"
 
     def streamed(self) -> str:
-        more: Any = {"max_tokens": 64, "extra_body": {"ignore_eos": True}}
-        whole = self.api.chat.completions.create(**self.options, **more)
+        more: Any = {**self.rich, "max_tokens": 64, "extra_body": {"ignore_eos": True}}
+        whole = self.api.chat.completions.create(**more)
         usage: Any = {"include_usage": True}
-        stream = self.api.chat.completions.create(
-            **self.options, **more, stream=True, stream_options=usage
-        )
+        stream = self.api.chat.completions.create(**more, stream=True, stream_options=usage)
         events = list(stream)
         text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
         assert text == whole.choices[0].message.content, "another text than the plain answer"
@@ -72,11 +70,13 @@ class Calls:
 
     def by_helper(self) -> str:
         """The package's own collector of streams."""
-        with self.api.chat.completions.stream(**self.options, max_tokens=16) as stream:
-            kinds = {event.type for event in stream}
+        more: Any = {"max_tokens": 200, "extra_body": {"structured_outputs": {"choice": ["a b"]}}}
+        with self.api.chat.completions.stream(**self.options, **more) as stream:
+            kinds = [event.type for event in stream]
             done = stream.get_final_completion()
-        assert done.choices[0].message.content is not None
-        return " ".join(sorted(kinds))
+        assert done.choices[0].message.content == "a b"
+        assert kinds[-1] == "content.done"
+        return f"{len(kinds)} events"
 
     def two(self) -> str:
         more: Any = {"n": 2, "logprobs": True, "top_logprobs": 2, "max_tokens": 4}
@@ -100,9 +100,7 @@ class Calls:
 
     def tool(self) -> str:
         choice: Any = {"type": "function", "function": {"name": "weather"}}
-        answer = self.api.chat.completions.create(
-            **self.options, tools=[TOOL], tool_choice=choice, max_tokens=200
-        )
+        answer = self.api.chat.completions.create(**self.rich, tools=[TOOL], tool_choice=choice)
         calls: Any = answer.choices[0].message.tool_calls
         assert len(calls) == 1
         assert calls[0].function.name == "weather"
@@ -110,7 +108,7 @@ class Calls:
 
     def tool_streamed(self) -> str:
         stream = self.api.chat.completions.create(
-            **self.options, tools=[TOOL], tool_choice="required", max_tokens=200, stream=True
+            **self.rich, tools=[TOOL], tool_choice="required", stream=True
         )
         name = arguments = ""
         for event in stream:
@@ -207,14 +205,18 @@ class Calls:
             (openai.AuthenticationError, wrong, {}),
         ]
         for kind, api, changes in cases:
-            try:
-                api.chat.completions.create(**{**self.options, "max_tokens": 4, **changes})
-            except kind as error:
-                assert error.request_id
-                assert json.loads(error.response.content)["error"]["message"]
-            else:
-                raise AssertionError(f"no {kind.__name__} for {str(changes)[:60]}")
+            error = self._refused(api, changes)
+            assert type(error) is kind, f"{error!r:.200} for {changes!r:.60}"
+            assert error.request_id
+            assert json.loads(error.response.content)["error"]["message"]
         return f"{len(cases)} of them"
+
+    def _refused(self, api: openai.OpenAI, changes: dict[str, Any]) -> openai.APIStatusError:
+        try:
+            api.chat.completions.create(**{**self.options, "max_tokens": 4, **changes})
+        except openai.APIStatusError as error:
+            return error
+        raise AssertionError(f"no error for {changes!r:.60}")
 
     def asynchronous(self) -> str:
         return asyncio.run(self._asynchronous())
