@@ -187,13 +187,6 @@ def _check_prompt(route: str, data: Mapping[str, Any], prompt: Any) -> None:
         raise _wrong("prompt[0]", "a string, a token id or a list of these", prompt[0])
 
 
-def _check_stream_options(route: str, data: Mapping[str, Any], options: Any) -> None:
-    # Not by what 'stream' is read as: vLLM asks for something that is not false or empty.
-    if route in (CHAT, COMPLETIONS) and options and not data.get("stream"):
-        message = "'stream_options' is only for requests with 'stream': true"
-        raise RequestError(400, message, param="stream_options")
-
-
 def _check_tools(route: str, _data: Mapping[str, Any], tools: Any) -> None:
     if route != CHAT:
         return
@@ -235,7 +228,6 @@ _RULES: dict[str, _Rule] = {
     "messages": _check_messages,
     "prompt": _check_prompt,
     "input": _check_text,
-    "stream_options": _check_stream_options,
     "tools": _check_tools,
     "tool_choice": _check_tool_choice,
     "top_logprobs": _check_top_logprobs,
