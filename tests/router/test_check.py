@@ -49,7 +49,7 @@ def test_what_vllm_accepts_passes() -> None:
 def test_most_of_what_vllm_refuses_is_refused_here() -> None:
     refused = [case for case in corpus() if case.status not in (200, 404)]
     ours = [error for case in refused if (error := refusal(case)) is not None]
-    assert len(ours) > 0.75 * len(refused) > 3000
+    assert len(ours) > 0.7 * len(refused) > 3000
     assert {error.status for error in ours} == {400}
     assert [error.message for error in ours if not error.param] == []
 
