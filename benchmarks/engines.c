@@ -5,7 +5,8 @@
 //
 // Prints the ports in one line, then obeys lines on stdin and answers each with one line:
 //     answer EVENTS GAP_US BYTES   from now on POST is answered with BYTES of JSON (EVENTS 0), or
-//                                  with a stream of EVENTS events, GAP_US apart
+//                                  with a stream of EVENTS events, GAP_US apart; all streams of
+//                                  an engine get theirs at the same time, engines take turns
 //     count                        POSTs so far; engines that were POSTed to; engines that were
 //                                  asked anything with GET; all those questions
 //     zero                         count anew
@@ -50,8 +51,9 @@ static uint32_t events;
 static uint64_t gap_us;
 static struct piece plain, stream_head, event, stream_end;
 static struct piece healthy, metrics, models, about, unknown;
-// All gaps are equal, so those that wait are due in the order in which they came.
-static struct conn *first, *last;
+static struct engine *engines;
+static int engine_count;
+static struct conn *first, *last;  // those that wait, by when they are due
 
 static struct piece answer(const char *status, const char *type, const char *body) {
     struct piece p;
@@ -135,12 +137,15 @@ static const struct piece *page(const char *path) {
     return &unknown;
 }
 
+// Until the engine's next step. That is the last of all steps, where the last one was just made.
 static void wait_in_queue(struct conn *c) {
-    c->due_us = now_us() + gap_us;
+    uint64_t phase = gap_us * (c->engine - engines) / engine_count;
+    c->due_us = (now_us() - phase) / gap_us * gap_us + gap_us + phase;
     c->before = last;
-    c->after = NULL;
-    *(last ? &last->after : &first) = c;
-    last = c;
+    while (c->before && c->before->due_us > c->due_us) c->before = c->before->before;
+    c->after = c->before ? c->before->after : first;
+    *(c->before ? &c->before->after : &first) = c;
+    *(c->after ? &c->after->before : &last) = c;
 }
 
 static void leave_queue(struct conn *c) {
@@ -231,7 +236,7 @@ static void receive_new(struct engine *engine) {
     }
 }
 
-static void obey(struct engine *engines, int count) {
+static void obey(void) {
     char line[128];
     int bytes;
     if (!fgets(line, sizeof line, stdin)) exit(0);
@@ -239,11 +244,11 @@ static void obey(struct engine *engines, int count) {
         set_reply(bytes);
         puts("ok");
     } else if (strcmp(line, "zero\n") == 0) {
-        for (int i = 0; i < count; i++) engines[i].posts = engines[i].gets = 0;
+        for (int i = 0; i < engine_count; i++) engines[i].posts = engines[i].gets = 0;
         puts("ok");
     } else if (strcmp(line, "count\n") == 0) {
         uint64_t posts = 0, used = 0, asked = 0, gets = 0;
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < engine_count; i++) {
             posts += engines[i].posts;
             gets += engines[i].gets;
             used += engines[i].posts > 0;
@@ -257,8 +262,8 @@ static void obey(struct engine *engines, int count) {
 }
 
 int main(int argc, char **argv) {
-    int count = argc == 2 ? atoi(argv[1]) : 0;
-    if (count < 1) return fprintf(stderr, "usage: engines COUNT\n"), 2;
+    engine_count = argc == 2 ? atoi(argv[1]) : 0;
+    if (engine_count < 1) return fprintf(stderr, "usage: engines COUNT\n"), 2;
     signal(SIGPIPE, SIG_IGN);
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
@@ -267,8 +272,8 @@ int main(int argc, char **argv) {
     setvbuf(stdin, NULL, _IONBF, 0);  // what epoll does not see must not lie in a buffer
     write_answers();
     poller = epoll_create1(0);
-    struct engine *engines = calloc(count, sizeof *engines);
-    for (int i = 0; i < count; i++) {
+    engines = calloc(engine_count, sizeof *engines);
+    for (int i = 0; i < engine_count; i++) {
         struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t size = sizeof at;
         int fd = engines[i].listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -277,7 +282,7 @@ int main(int argc, char **argv) {
             fail("engine");
         struct epoll_event e = {.events = EPOLLIN, .data.u64 = 2 * i + 1};  // odd: no pointer
         if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &e)) fail("epoll");
-        printf("%d%c", ntohs(at.sin_port), i + 1 < count ? ' ' : '\n');
+        printf("%d%c", ntohs(at.sin_port), i + 1 < engine_count ? ' ' : '\n');
     }
     fflush(stdout);
     struct epoll_event orders = {.events = EPOLLIN, .data.ptr = NULL};
@@ -288,7 +293,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < n; i++) {
             struct conn *c = ready[i].data.ptr;
             if (!c)
-                obey(engines, count);
+                obey();
             else if (ready[i].data.u64 & 1)
                 receive_new(&engines[ready[i].data.u64 / 2]);
             else if (((ready[i].events & ~EPOLLOUT) && !receive(c)) ||

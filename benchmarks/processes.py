@@ -120,16 +120,28 @@ class Running:
         return tree(self.process.pid) if self.process.poll() is None else []
 
     def end(self) -> None:
-        """SIGTERM, and SIGKILL to what is left of it after some seconds."""
-        pids = self.pids
-        if not pids:
-            return
-        self.process.terminate()
-        try:
-            self.process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            pids = self.pids
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        """SIGTERM, and after some seconds SIGKILL to what is left of it and its children."""
+        born = {pid: _born(pid) for pid in self.pids}
+        if born:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_END_S)
+            born |= {pid: _born(pid) for pid in self.pids}
+            for pid, when in born.items():
+                # A number may by now be that of another process.
+                if when is not None and _born(pid) == when:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _born(pid: int) -> str | None:
+    """When it was started; None: there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
