@@ -44,6 +44,9 @@ class Client(Protocol):
     def over(self, exchange: Exchange) -> None:
         """The answer is complete."""
 
+    def attends(self, exchange: Exchange) -> bool:
+        """Whether it is the turn of this request, so that it may be answered."""
+
     def cut(self) -> None:
         """End the connection in the middle of an answer."""
 
@@ -105,6 +108,10 @@ class Answering(Call, ABC):
         self._held = b""
         self._body = b""
         self._forwarded = b""
+
+    @abstractmethod
+    def _is_next(self) -> bool:
+        """Whether it is this request's turn to be answered."""
 
     @abstractmethod
     def refuse(self, error: RequestError) -> None:
@@ -197,8 +204,11 @@ class Answering(Call, ABC):
         self._let_go()
         if self.state == PASSING:
             self._break(error.message, healthy=None)
-        else:
+        elif self._is_next():
             self.refuse(error)
+        else:
+            self.status = error.status
+            self._end()
 
     def _break(self, message: str, *, healthy: bool | None) -> None:
         """The rest of an answer that has begun is lost. ``healthy`` None: that says nothing."""

@@ -153,8 +153,13 @@ class Exchange(Answering):
         self.client_left()
         self._client.cut()
 
+    def _is_next(self) -> bool:
+        return self._client.attends(self)
+
     def upload_stalled(self) -> None:
         """The client does not send what it announced."""
+        if not self._is_next():
+            return  # nor is it read, while others are before it
         message = "the body of the request did not arrive in time"
         self.refuse(RequestError(408, message, cause="slow_upload"))
 

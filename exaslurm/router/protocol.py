@@ -49,6 +49,7 @@ class RouterProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.router = router
         self.paused = False
+        self._owes_next = False
         self._current: Exchange | None = None
         self._page: Any = None
         self._in_head = True
@@ -184,13 +185,17 @@ class RouterProtocol(HttpToolsProtocol):
         """The answer to the request at hand is complete."""
         self._current = None
         if not exchange.keep_alive:
+            self._waits_since_s = self.router.now_s
             if exchange.request_complete:
                 self.transport.close()
             else:
                 self._refused = True
-                self._waits_since_s = self.router.now_s
             return
         self._next()
+
+    def attends(self, exchange: Exchange) -> bool:
+        """Whether it is the turn of this request: an answer before it would be another one's."""
+        return exchange is self._current
 
     def cut(self) -> None:
         """End the connection in the middle of an answer, so that the client sees it is short."""
@@ -203,9 +208,17 @@ class RouterProtocol(HttpToolsProtocol):
     def _next(self) -> None:
         """The next request that has arrived already, or wait for one."""
         self.server_state.total_requests += 1
+        self._waits_since_s = self.router.now_s
+        self._go_on()
+
+    def _go_on(self) -> None:
         if self.transport.is_closing():
             return
-        self._waits_since_s = self.router.now_s
+        if self.paused:
+            # What it asks for next would pile up behind what it does not read.
+            self._owes_next = True
+            self.flow.pause_reading()
+            return
         if not self.pipeline:
             if self.flow.read_paused:
                 self.flow.resume_reading()
@@ -217,6 +230,7 @@ class RouterProtocol(HttpToolsProtocol):
             self._start_asgi_task(cycle, app)
             return
         self._current = cycle
+        cycle.moved_s = self.router.now_s
         if cycle.request_complete or cycle.refusal is not None:
             # From a fresh stack: thousands of small requests may have come in one packet.
             self.loop.call_soon(self._start_waiting, cycle)
@@ -238,6 +252,10 @@ class RouterProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._current is not None:
             self._current.client_reads(True)
+        elif self._owes_next:
+            self._owes_next = False
+            self._waits_since_s = self.router.now_s
+            self._go_on()
 
     def shutdown(self) -> None:
         """The server ends: no further request on this connection."""
@@ -259,8 +277,11 @@ class RouterProtocol(HttpToolsProtocol):
         if self._refused:
             if waits_s > LINGER_S:
                 self.transport.close()
-        elif self._current is None and self._is_free():
-            if self._in_head and self._head_bytes:
+        elif self._current is None and (self._owes_next or self._is_free()):
+            if self.paused or self.transport.is_closing():  # it does not read what it has got
+                if waits_s > self.router.config.slow_client_timeout_s:
+                    self.transport.abort()
+            elif self._in_head and self._head_bytes:
                 if waits_s > HEAD_TIMEOUT_S:
                     message = f"the head of the request was not whole within {HEAD_TIMEOUT_S:g} s"
                     self._refuse(408, message)

@@ -268,7 +268,7 @@ class Router:
                     message = f"the answer has not gone on for {config.stall_timeout_s:g} s"
                     exchange.timed_out(message)
             elif state == READING and not exchange.request_complete:
-                late_s = now_s - exchange.started_s - config.body_timeout_s
+                late_s = idle_s - config.body_timeout_s
                 if late_s > 0 and exchange.bytes_in < late_s * config.min_upload_bytes_per_s:
                     exchange.upload_stalled()
 

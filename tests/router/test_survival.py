@@ -18,8 +18,11 @@ import openai
 import pytest
 
 from exaslurm.registry.replica import Replica
+from exaslurm.router import protocol
 from exaslurm.router.breaker import FIRST_WAIT_S
+from tests.tools.callers import SMALL, STREAM, request
 from tests.tools.farm import farm_of
+from tests.tools.farm import plain as raw_answer
 from tests.tools.fleet import Engine, Router, engines, wait_for
 from tests.tools.rawengine import OK, RawEngine
 
@@ -396,3 +399,54 @@ def test_a_probe_that_does_not_fit_is_left_to_others(make_router: MakeRouter) ->
             answer = router.http.post("/v1/completions", json=long)
             assert answer.headers["x-exaslurm-replica"] == "c000-r0001"
         wait_for(lambda: ask(router).status_code == 200 and len(set(breakers(router).values())) < 2)
+
+
+def pipelined(router: Router, *bodies: bytes, do: str = "") -> bytes:
+    fields = (f"X-Do: {do}",) if do else ()
+    return b"".join(request(router.key, body, "/v1/completions", *fields) for body in bodies)
+
+
+def test_answers_keep_their_order_while_a_later_body_is_late(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LINGER_S", 0.1)
+    with farm_of(1) as farm:
+        router = make_router(body_timeout_s=0.3)
+        router.replace(farm.replica(0))
+        first = pipelined(router, SMALL, do="delay=1.5")
+        late = pipelined(router, SMALL)[:-10]
+        with socket.create_connection(("127.0.0.1", router.port), timeout=5) as client:
+            client.sendall(first + late)
+            answer = b""
+            while piece := client.recv(65536):
+                answer += piece
+        heads = re.findall(rb"HTTP/1.1 ([0-9]+) ", answer)
+        assert heads == [b"200", b"408"]
+        assert metric(router, r'requests_total\{[^}]*status="408"[^}]*\}') == 1
+
+
+def test_the_end_of_the_router_answers_whose_turn_it_is(make_router: MakeRouter) -> None:
+    with farm_of(1) as farm:
+        router = make_router()
+        router.replace(farm.replica(0))
+        stream = pipelined(router, STREAM, do="events=1000 gap=0.05")
+        with socket.create_connection(("127.0.0.1", router.port), timeout=5) as client:
+            client.sendall(stream + pipelined(router, *[SMALL] * 64))
+            answer = client.recv(65536)
+            router.call(router.inside.cut_off)
+            while piece := client.recv(65536):
+                answer += piece
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert b"shutting down" in answer
+
+
+def test_a_client_that_reads_nothing_at_all_is_left(make_router: MakeRouter) -> None:
+    with farm_of(1, lambda peer: peer.answer(raw_answer(b"x" * 900_000))) as farm:
+        router = make_router(slow_client_timeout_s=1.0)
+        router.replace(farm.replica(0))
+        with socket.create_connection(("127.0.0.1", router.port), timeout=5) as client:
+            client.sendall(pipelined(router, *[SMALL] * 40))
+            wait_for(lambda: len(router.inside.connections) == 1, timeout_s=2)
+            wait_for(lambda: not router.inside.connections, timeout_s=5)
+        assert router.http.get("/status").json()["in_flight"] == 0

@@ -174,13 +174,23 @@ class Router:
 
     def replace(self, *replicas: Replica) -> None:
         """Change the list of replicas, and wait until the router has taken it."""
+        self.call(lambda: self.source.replace(replicas))
+
+    @property
+    def inside(self) -> Any:
+        """The router itself; what is called of it belongs into its event loop (``call``)."""
+        app: Any = self._server.config.app
+        return app.state.router
+
+    def call(self, act: Callable[[], object]) -> None:
+        """Do something in the router's event loop, and wait for it."""
         done = threading.Event()
 
-        def change() -> None:
-            self.source.replace(replicas)
+        def run() -> None:
+            act()
             done.set()
 
-        self._loop.call_soon_threadsafe(change)
+        self._loop.call_soon_threadsafe(run)
         assert done.wait(5)
 
     def close(self) -> None:

@@ -206,7 +206,7 @@ def test_retries_are_a_share_of_the_requests(make_farm: MakeFarm, router_of: Rou
     """
     farm = make_farm(4, Peer.reset)
     router = router_of(farm)
-    router._server.config.app.state.router.budget = RetryBudget(reserve=20, per_s=0)  # type: ignore[union-attr]
+    router.inside.budget = RetryBudget(reserve=20, per_s=0)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: ask(router, prompt=f"{n}"), range(400)))
     assert {answer.status_code for answer in answers} == {502}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import socket
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -17,9 +19,9 @@ from exaslurm.registry.replica import Replica
 from exaslurm.router.affinity import Affinity
 from exaslurm.router.blocks import blocks
 from exaslurm.router.table import Target
-from tests.tools.callers import STREAM, Caller, close_all, request
+from tests.tools.callers import SMALL, STREAM, Caller, close_all, request
 from tests.tools.churn import Churn
-from tests.tools.farm import EVENT, FarmThread
+from tests.tools.farm import EVENT, FarmThread, plain
 from tests.tools.fleet import wait_for
 from tests.tools.served import Served
 
@@ -117,6 +119,43 @@ def test_a_reader_that_stalls(make_farm: MakeFarm, serve: Serve) -> None:
 
     asyncio.run(run())
     assert farm.flooded >= size
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one packet", "one by one"])
+def test_a_reader_that_only_asks(make_farm: MakeFarm, serve: Serve, together: bool) -> None:
+    """The same with one request after the other whose answers are not read.
+
+    https://github.com/vllm-project/vllm/pull/56094
+    """
+    farm = make_farm(1, lambda peer: peer.answer(plain(b"x" * 900_000)))
+    served = serve(farm.urls)
+    served.wait_ready(1)
+    raw = request("", SMALL)
+    count = 100
+
+    def settled() -> int:
+        seen = -1
+        while seen != (now := farm.taken.total()):
+            seen = now
+            time.sleep(0.4)
+        return seen
+
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+        before_mb = served.rss_mb
+        client.setblocking(False)
+        sent = 0
+        for piece in [raw * count] if together else [raw] * count:
+            sent += client.send(piece)
+            time.sleep(0 if together else 0.005)
+        assert sent == count * len(raw)
+        taken = settled()
+        assert served.rss_mb - before_mb < 8
+        assert taken < count / 2, "the rest has not been asked for yet"
+        client.settimeout(10)
+        got = 0
+        while got < count * 900_000:
+            got += len(client.recv(1 << 20))
+    assert farm.taken.total() == count
 
 
 def test_what_requests_leave_behind(make_farm: MakeFarm, serve: Serve) -> None:
