@@ -241,7 +241,7 @@ class Answering(Call, ABC):
         elif done:
             self._pass_whole(connection)
             return
-        elif (connection.length or 0) > longest or len(self._held) > longest:
+        elif connection.coded or (connection.length or 0) > longest or len(self._held) > longest:
             self._pass_body(connection)
             return
         self.state = HOLDING

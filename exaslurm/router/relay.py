@@ -50,7 +50,7 @@ class Events:
                 # The usual case by far.
                 if connection.between_chunks and data.endswith(b"\r\n"):
                     self.stream.passed(text)
-                    if not connection.done or self.stream.whole:
+                    if not connection.done or (self.stream.whole and data.endswith(END_OF_CHUNKS)):
                         self._write(data)
                         return
                     self._write(self._framed(text + self._missing_end(), True))

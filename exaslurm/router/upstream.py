@@ -9,8 +9,10 @@ a closing connection is lost.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -26,7 +28,18 @@ Headers = list[tuple[bytes, bytes]]
 _PATIENT_BYTES = 64 * 1024
 _PATIENT_MS = 60_000
 _MAX_HEAD_BYTES = 256 * 1024
-_READ_PAUSE_BYTES = 256 * 1024
+# Out of descriptors or memory: no other engine would be reached either.
+_OUR_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+class Loss(Enum):
+    """How a connection was lost: it ended; nobody listens there; nobody has answered yet, which
+    may be for want of time; or we could not open one, which says nothing of the engine."""
+
+    ENDED = "ended"
+    REFUSED = "refused"
+    LATE = "late"
+    OURS = "ours"
 
 
 class Receiver(Protocol):
@@ -35,7 +48,7 @@ class Receiver(Protocol):
     def received(self, connection: Connection, data: bytes) -> None:
         """Something arrived and was parsed; ``data`` is the whole of it as it came."""
 
-    def lost(self, reason: str, *, connected: bool) -> None:
+    def lost(self, reason: str, loss: Loss) -> None:
         """The connection ended, or never began, before the answer was whole."""
 
 
@@ -80,17 +93,19 @@ class Connection(asyncio.Protocol):
 
     After each read: ``head_done``; then ``status``, ``headers`` (names in lower case), ``length``
     (None: chunked, or until the end of the connection), ``pieces`` (the body's pieces of this read,
-    decoded), ``done``.
+    decoded), ``done``. ``coded``: the body is compressed, so that nothing can be read in it.
     """
 
     __slots__ = (
         "_chunk_open",
         "_dead_peer_ms",
+        "_head_bytes",
         "_parser",
         "_patient",
         "_sock",
         "answered",
         "chunked",
+        "coded",
         "dated",
         "done",
         "endpoint",
@@ -125,6 +140,7 @@ class Connection(asyncio.Protocol):
         self.pieces: list[bytes] = []
         self.length: int | None = None
         self.chunked = False
+        self.coded = False
         self.dated = False
         self.events = False
         self.head_done = False
@@ -132,6 +148,7 @@ class Connection(asyncio.Protocol):
         self.keep = False
         self.answered = False
         self._chunk_open = False
+        self._head_bytes = 0
 
     # The transport's side.
 
@@ -171,13 +188,23 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.transport.abort()
-            self._end(f"what it answered is not HTTP: {error}")
-            return
+            if not self.done:
+                self.transport.abort()
+                self._end(f"what it answered is not HTTP: {error}")
+                return
+            # The answer is whole, and more came than was asked for: none of that is anybody's.
+            self.keep = False
+            data = b""
         except httptools.HttpParserUpgrade:
             self.transport.abort()
             self._end("it answered with another protocol")
             return
+        if not self.head_done:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                self.transport.abort()
+                self._end(f"the head of its answer is larger than {_MAX_HEAD_BYTES} bytes")
+                return
         receiver.received(self, data)
 
     def eof_received(self) -> None:
@@ -201,17 +228,24 @@ class Connection(asyncio.Protocol):
     def _end(self, reason: str) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.lost(reason, connected=True)
+            receiver.lost(reason, Loss.ENDED)
 
     # The parser's side.
 
+    def on_message_begin(self) -> None:
+        if self.done:
+            raise ValueError("a second answer")  # ends the parser's work (see data_received)
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if not self.head_done:  # else it is a trailer, which says nothing about what it follows
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
         self.status = parser.get_status_code()
         if self.status < 200:
+            if self.status < 100:
+                raise ValueError("no status of HTTP")
             return
         for name, value in self.headers:
             if name == b"content-length":
@@ -221,7 +255,11 @@ class Connection(asyncio.Protocol):
             elif name == b"date":
                 self.dated = True
             elif name == b"content-type":
-                self.events = value.startswith(b"text/event-stream")
+                self.events = value[:17].lower() == b"text/event-stream"
+            elif name == b"content-encoding":
+                self.coded = value.lower() != b"identity"
+        if self.coded:
+            self.events = False
         if self.status in (204, 304):
             self.length = 0
         self.head_done = True
@@ -304,10 +342,12 @@ class Upstream:
             )
         except asyncio.TimeoutError:
             reason = f"no connection within {self._config.connect_timeout_s:g} s"
-            opening.failed(reason)
+            opening.failed(reason, Loss.LATE)
             return
         except (OSError, ValueError) as error:
-            opening.failed(str(error) or type(error).__name__)
+            ours = isinstance(error, OSError) and error.errno in _OUR_ERRORS
+            loss = Loss.OURS if ours else Loss.REFUSED
+            opening.failed(str(error) or type(error).__name__, loss)
             return
         if opening.receiver is None:  # nobody waits for it any more: it may serve the next one
             connection.keep = True
@@ -346,10 +386,10 @@ class _Opening:
         self.body = body
         self.connection: Connection | None = None
 
-    def failed(self, reason: str) -> None:
+    def failed(self, reason: str, loss: Loss) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.lost(reason, connected=False)
+            receiver.lost(reason, loss)
 
     def drop(self) -> None:
         self.receiver = None

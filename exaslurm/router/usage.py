@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-_IN = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
-_OUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d+)')
+# Sums of these have to fit into 64 bits, so nothing longer is taken for a count.
+_IN = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
+_OUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
 
 
 def usage(answer: bytes) -> tuple[int | None, int | None]:
