@@ -17,7 +17,7 @@ from exaslurm.router.headers import Headers, head_to_client
 from exaslurm.router.hedge import Hedge
 from exaslurm.router.relay import Body, Events
 from exaslurm.router.table import Target
-from exaslurm.router.upstream import Connection, Request
+from exaslurm.router.upstream import Connection, Loss, Request
 from exaslurm.router.usage import usage
 from exaslurm.router.weights import smooth
 
@@ -155,7 +155,7 @@ class Answering(Call, ABC):
                 self._held += connection.body()
             self._judge(connection, data)
 
-    def lost(self, reason: str, *, connected: bool) -> None:
+    def lost(self, reason: str, loss: Loss) -> None:
         """The connection ended, or never began, before the answer was whole."""
         if self.state == OVER:
             return
@@ -164,9 +164,13 @@ class Answering(Call, ABC):
             self.cause = "engine_lost"
             reason = f"replica {self.replica} ended before it was whole ({reason})"
             self._break(f"the answer was lost: {reason}", healthy=False)
+        elif loss is Loss.OURS:
+            self._let_go()
+            self.refuse(self._router.out_of_means(reason))
         else:
-            refusal = Refusal("lost" if connected else "connect", reason, sent=connected)
-            self._refuse_attempt(refusal, fatal=not connected)
+            sent = loss is Loss.ENDED
+            refusal = Refusal("lost" if sent else "connect", reason, sent=sent)
+            self._refuse_attempt(refusal, fatal=loss is Loss.REFUSED)
 
     # What time and the client do to it.
 

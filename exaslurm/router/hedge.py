@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from exaslurm.router.table import Table, Target
-from exaslurm.router.upstream import Connection, Receiver, Request
+from exaslurm.router.upstream import Connection, Loss, Receiver, Request
 
 
 class Hedge:
@@ -47,13 +47,13 @@ class Hedge:
                 self.drop(healthy=False)
                 self._lost()
 
-    def lost(self, reason: str, *, connected: bool) -> None:
+    def lost(self, reason: str, loss: Loss) -> None:
         """No answer will come."""
         if self._receiver is not None:
-            self._receiver.lost(reason, connected=connected)
+            self._receiver.lost(reason, loss)
             return
         self.request = None
-        self.drop(healthy=False, fatal=not connected)
+        self.drop(healthy=None if loss is Loss.OURS else False, fatal=loss is Loss.REFUSED)
         self._lost()
 
     def hand_to(self, receiver: Receiver) -> None:

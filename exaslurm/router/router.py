@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_S = 0.25
 _WEIGH_EVERY_S = 1.0
+_COMPLAIN_EVERY_S = 10.0
 _SHOWN_CHARS = 200
 
 
@@ -73,6 +74,7 @@ class Router:
         self.date_line = b""
         self._weigher = Weigher(loads)
         self._next_weighing_s = 0.0
+        self._next_complaint_s = 0.0
         self._retry = {"Retry-After": str(config.retry_after_s)}
         self.table.on_eject = self._ejected
         self.table.on_removed = self._removed
@@ -220,6 +222,14 @@ class Router:
             headers=self._retry,
             cause="no_replica",
         )
+
+    def out_of_means(self, reason: str) -> RequestError:
+        """The router itself cannot go on with a request."""
+        if self.now_s >= self._next_complaint_s:
+            self._next_complaint_s = self.now_s + _COMPLAIN_EVERY_S
+            log.error("no connection to engines can be opened: %s", reason)
+        message = f"the router cannot open a connection: {reason}"
+        return RequestError(503, message, headers=self._retry, cause="router_full")
 
     # Time.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import itertools
 import json
+import os
 import re
 import socket
 import threading
@@ -20,6 +23,7 @@ import pytest
 from exaslurm.registry.replica import Replica
 from exaslurm.router import protocol
 from exaslurm.router.breaker import FIRST_WAIT_S
+from exaslurm.router.upstream import Connection, Endpoint, Upstream
 from tests.tools.callers import SMALL, STREAM, request
 from tests.tools.farm import farm_of
 from tests.tools.farm import plain as raw_answer
@@ -450,3 +454,47 @@ def test_a_client_that_reads_nothing_at_all_is_left(make_router: MakeRouter) -> 
             wait_for(lambda: len(router.inside.connections) == 1, timeout_s=2)
             wait_for(lambda: not router.inside.connections, timeout_s=5)
         assert router.http.get("/status").json()["in_flight"] == 0
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOBUFS])
+def test_a_router_without_descriptors_blames_no_engine(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    async def fails(self: Upstream, endpoint: Endpoint) -> Connection:
+        raise OSError(code, os.strerror(code))
+
+    with farm_of(3) as farm:
+        router = make_router()
+        router.replace(*farm.replicas())
+        with monkeypatch.context() as patch:
+            patch.setattr(Upstream, "_connect", fails)
+            for _ in range(20):
+                answer = ask(router)
+                assert answer.status_code == 503
+                assert answer.headers["retry-after"]
+                assert os.strerror(code) in answer.json()["error"]["message"]
+        assert set(breakers(router).values()) == {"closed"}
+        assert ask(router).status_code == 200
+        assert metric(router, r"outstanding\{[^}]*\}") == 0
+
+
+def test_one_connection_that_takes_long_is_not_the_end_of_its_engine(
+    make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = True
+
+    async def slow(self: Upstream, endpoint: Endpoint) -> Connection:
+        if late:
+            await asyncio.sleep(60)
+        return await connect(self, endpoint)
+
+    connect = Upstream._connect
+    monkeypatch.setattr(Upstream, "_connect", slow)
+    with farm_of(1) as farm:
+        router = make_router(connect_timeout_s=0.05)
+        router.replace(farm.replica(0))
+        for state in ("closed", "closed", "open"):
+            assert ask(router).status_code == 503
+            assert breakers(router) == {"c000-r0000": state}
+        late = False
+        wait_for(lambda: ask(router).status_code == 200 and "open" not in breakers(router).values())
