@@ -26,7 +26,7 @@ def client_keys(options: GatewayOptions, environ: Mapping[str, str]) -> ClientKe
     if sum(ways) > 1:
         raise UserError("give one of --keys-file, --key-file and --no-auth")
     if options.no_auth:
-        if options.tcp and not is_loopback(options.bind or "127.0.0.1"):
+        if options.tcp and not is_loopback("127.0.0.1" if options.bind is None else options.bind):
             raise UserError(
                 f"--no-auth with --bind {options.bind}: everybody who reaches this host could use "
                 "the engines",

@@ -120,6 +120,9 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: GatewayOptions) -> None:
     if options.workers is not None and not 1 <= options.workers <= MAX_WORKERS:
         raise UserError(f"--workers {options.workers}: from 1 to {MAX_WORKERS} are possible")
+    if options.bind is not None and not options.bind.strip():
+        # To the system it would be every address, which is seldom what an unset variable means.
+        raise UserError("--bind is empty", remedy="give an address, 0.0.0.0 for all of them")
     if (options.tls_cert is None) != (options.tls_key is None):
         raise UserError("--tls-cert and --tls-key belong together: one of them is missing")
     if not options.tcp and options.uds is None:

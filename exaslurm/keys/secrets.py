@@ -31,15 +31,16 @@ def ensure_secrets(run_dir: RunDir) -> None:
 
 
 def read_secret(path: Path) -> str:
-    """The secret in a file that nobody but its owner may read; StateError otherwise."""
+    """The secret, one word, in a file that nobody but its owner may read; StateError otherwise."""
     raw = read_private(path, limit=_MAX_SECRET_BYTES)
     try:
         text = raw.decode("ascii").strip()
     except UnicodeDecodeError:
         text = ""
-    if not text:
+    if not text or not text.isprintable() or " " in text:  # it could be nobody's key, or two
         raise StateError(
-            f"{path} does not hold a secret", remedy="remove the file and submit again"
+            f"{path} does not hold a secret",
+            remedy="write the key alone into it; for a deployment's own, remove it and submit again",
         )
     return text
 

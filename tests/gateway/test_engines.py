@@ -91,6 +91,8 @@ def test_no_key_is_asked_for_only_where_nobody_else_gets(run: Start, tmp_path: P
     assert ask(gateway.url, None).status_code == 200
     for arguments in (
         ("--no-auth", "--bind", "0.0.0.0"),
+        ("--no-auth", "--bind", "::"),
+        ("--no-auth", "--bind", ""),
         ("--no-auth", "--key-file", "x"),
         (),
         ("--bind", "0.0.0.0"),

@@ -58,6 +58,10 @@ def test_missing_empty_and_linked_secrets_are_refused(tmp_path: Path) -> None:
     empty.touch(mode=0o600)
     with pytest.raises(StateError, match="does not hold a secret"):
         read_secret(empty)
+    for text in ("two\nlines", "two words", "\x00"):
+        empty.write_text(text)
+        with pytest.raises(StateError, match="does not hold a secret"):
+            read_secret(empty)
     good = tmp_path / "good"
     good.touch(mode=0o600)
     good.write_text("secret\n")
