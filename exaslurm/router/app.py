@@ -30,6 +30,10 @@ from exaslurm.router.router import Router
 from exaslurm.router.routes import PROXIED
 from exaslurm.router.siblings import Siblings, others
 
+# As vLLM does it with --allowed-origins '["*"]'.
+_CORS = Middleware(CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"])
+_NOT_POST = ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY")
+
 
 def build_app(
     config: RouterConfig,
@@ -58,17 +62,12 @@ def build_app(
 
     app = Starlette(
         routes=[
+            *(Route(path, _post_only, methods=_NOT_POST) for path in PROXIED),
             *_Pages(router, siblings).routes(),
             *direct_routes(router, config.direct, config.internal_key, audit=audit),
-            *(Route(path, _post_only) for path in PROXIED),
         ],
         lifespan=lifespan,
-        # Pages of any origin may use their user's key, as with vLLM.
-        middleware=[
-            Middleware(
-                CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"]
-            )
-        ],
+        middleware=[_CORS] if router.any_origin else [],
         exception_handlers={
             RequestError: _on_request_error,
             HTTPException: _on_http_exception,

@@ -87,7 +87,7 @@ class Exchange(Answering):
             given if given is not None and usable_request_id(given) else new_request_id(),
             keep_alive=keep_alive,
             chunks=chunks,
-            any_origin=b"origin" in fields,
+            any_origin=router.any_origin and b"origin" in fields,
         )
         self.request_complete = False
         self.response_complete = False

@@ -61,7 +61,7 @@ def _status_line(status: int) -> bytes:
 
 _STATUS_LINES = {status: _status_line(status) for status in range(100, 1000)}
 
-# As vLLM answers pages of other origins: any of them, without cookies.
+# For pages of other origins: any of them, without cookies.
 ANY_ORIGIN = b"access-control-allow-origin: *\r\n"
 _EVENTS_PASS_AT_ONCE = b"x-accel-buffering: no\r\n"
 _NO_CACHE = b"cache-control: no-cache\r\n"

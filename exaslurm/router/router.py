@@ -57,6 +57,9 @@ class Router:
         self.config = config
         self.source = source
         self.keys = keys
+        # Any page may use its user's key. Where none is asked for, any page that somebody on this
+        # host opens could use the engines: then no page of another origin may.
+        self.any_origin = keys is not None
         self.audit = audit
         self.by_prefix = config.policy == "affinity"
         self.table = Table(key=config.internal_key, by_prefix=self.by_prefix, canary=config.canary)

@@ -57,6 +57,10 @@ def run(line: Line) -> None:
         bytes_of(line, folder / "tapped", engines, router)
         for kind in ("openai", "litellm", "langchain"):
             package(line, python, kind, folder / "router" / "client.key", router)
+        # vLLM itself brings this one along.
+        package(
+            line, str(env / "bin/python"), "anthropic", folder / "router" / "client.key", router
+        )
         bench(line, env, model, folder, router)
         curl(line, folder, router)
         pages(line, page, folder, router)
