@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 # A body that is refused is read to its end up to here, so that the client can read the answer.
 MAX_WASTED_BYTES = 64 * 1024
+_MANY_PARTS = 4096
 
 
 class Exchange(Answering):
@@ -121,7 +122,15 @@ class Exchange(Answering):
         self.bytes_in += len(piece)
         if self.refusal is not None:
             return
-        self._parts.append(piece)
+        parts = self._parts
+        if len(parts) < _MANY_PARTS:
+            parts.append(piece)
+        else:  # chunks of some bytes each would take many times their size
+            last: Any = parts[-1]
+            if not isinstance(last, bytearray):
+                last = bytearray()
+                parts.append(last)
+            last += piece
         if self.bytes_in > self._router.config.max_body_bytes:
             self._parts.clear()
             self.refusal = self._router.too_large()

@@ -29,6 +29,8 @@ from exaslurm.router.routes import BY_PATH
 # Long prompts are in the body. A million bytes of header fields are no request of a client's.
 MAX_HEAD_BYTES = 1024 * 1024
 HEAD_TIMEOUT_S = 60.0
+# A field takes more than a hundred bytes here, however short it is.
+MAX_FIELDS = 1000
 # How long a client whose body is refused may go on sending, so that it can read why; and how long
 # one is waited for that shall not ask here again.
 LINGER_S = 5.0
@@ -97,14 +99,23 @@ class RouterProtocol(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             # Who is not a client yet must not be able to fill the log.
             self.logger.debug("not HTTP: %s", error)
-            self._refuse(400, "this is not a valid HTTP request")
+            if not self._has_too_many_fields():
+                self._refuse(400, "this is not a valid HTTP request")
             return
-        if self._in_head:
+        if self._in_head and not self._has_too_many_fields():
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
 
     # The parser's side.
+    def _has_too_many_fields(self) -> bool:
+        """Whether the request was refused for that."""
+        if len(self.headers) <= MAX_FIELDS:
+            return False
+        self.headers = []
+        self._refuse(431, f"the request has more than {MAX_FIELDS} header fields")
+        return True
+
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -114,7 +125,16 @@ class RouterProtocol(HttpToolsProtocol):
         self.scope = _NO_SCOPE  # type: ignore[assignment]
 
     def on_headers_complete(self) -> None:
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer, of which nobody knows anything
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
+
         self._in_head = False
+        if len(self.headers) > MAX_FIELDS:
+            raise ValueError("too many fields")  # ends the parser's work (see data_received)
         self._has_asked = True
         self._head_bytes = 0
         parser = self.parser

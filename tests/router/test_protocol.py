@@ -140,3 +140,32 @@ def test_idle_clients_and_long_bodies_are_left_alone(
         time.sleep(0.3)
         sock.sendall(BODY[10:])
         assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("rest", [b"", b"\r\n"], ids=["in the middle", "whole"])
+def test_very_many_fields_are_refused(router: Router, rest: bytes) -> None:
+    fields = b"a:\r\n" * (protocol.MAX_FIELDS + 2)
+    answer = talk(router, b"GET /health HTTP/1.1\r\n" + fields + rest)
+    assert status_of(answer) == 431
+    assert str(protocol.MAX_FIELDS) in message_of(answer)
+    some = b"a:\r\n" * (protocol.MAX_FIELDS - 5) + b"Connection: close\r\n\r\n"
+    assert status_of(talk(router, b"GET /health HTTP/1.1\r\n" + some)) == 200
+
+
+def test_trailers_are_neither_kept_nor_passed_on(router: Router) -> None:
+    chunks = b"%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+    raw = head(router, "Transfer-Encoding: chunked", "Connection: close") + chunks
+    trailers = b"X-Exaslurm-Replica: nobody\r\n" + b"a:\r\n" * (2 * protocol.MAX_FIELDS) + b"\r\n"
+    assert status_of(talk(router, raw + trailers)) == 200
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_body_in_very_many_pieces(router: Router, size: int) -> None:
+    body = BODY.replace(b"hi", b"hi " * 5000)
+    chunks = b"".join(
+        b"%x\r\n%s\r\n" % (len(body[at : at + size]), body[at : at + size])
+        for at in range(0, len(body), size)
+    )
+    fields = ("Transfer-Encoding: chunked", "Connection: close")
+    answer = talk(router, head(router, *fields) + chunks + b"0\r\n\r\n")
+    assert status_of(answer) == 200, answer
