@@ -40,7 +40,7 @@ def read_secret(path: Path) -> str:
     if not text or not text.isprintable() or " " in text:  # it could be nobody's key, or two
         raise StateError(
             f"{path} does not hold a secret",
-            remedy="write the key alone into it; for a deployment's own, remove it and submit again",
+            remedy="write the key alone into it; if it is a deployment's own, remove it and submit",
         )
     return text
 

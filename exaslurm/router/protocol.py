@@ -16,12 +16,13 @@ import functools
 import http
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import httptools
 from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from exaslurm.router.errors import error_body
+from exaslurm.router.errors import RequestError, error_body
 from exaslurm.router.exchange import MAX_WASTED_BYTES, Exchange
 from exaslurm.router.router import Router
 from exaslurm.router.routes import BY_PATH
@@ -144,9 +145,16 @@ class RouterProtocol(HttpToolsProtocol):
         route = BY_PATH.get(url)
         if route is None and b"?" in url:
             route = BY_PATH.get(url[: url.index(b"?")])
-        if route is None or parser.get_method() != b"POST":
+        if parser.get_method() != b"POST":
             self._begin_page()
             return
+        if route is None:
+            path, query = _plain(url)
+            route = BY_PATH.get(path)
+            if route is None:
+                self._begin_page()
+                return
+            url = path + query
         exchange = Exchange(
             self.router,
             self,
@@ -380,7 +388,13 @@ class RouterProtocol(HttpToolsProtocol):
         self._in_head = False
         if self.transport.is_closing():
             return
+        if self._refused:
+            self.transport.close()
+            return
         if not self._is_free():
+            current = self._current
+            if current is not None and not current.request_complete:  # its body is at fault
+                current.refuse(RequestError(status, message))
             self.transport.close()  # in the middle of another answer there is no place for this
             return
         body = error_body(status, message)
@@ -392,3 +406,14 @@ class RouterProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+def _plain(url: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a target that names the host, too, or has escapes in its path: servers
+    have to understand both (RFC 9112, 3.2.2; RFC 3986, 6.2.2.2)."""
+    try:
+        parts: Any = httptools.parse_url(url)
+    except httptools.HttpParserInvalidURLError:
+        return url, b""
+    path = unquote_to_bytes(parts.path or b"")
+    return path, b"" if parts.query is None else b"?" + parts.query
