@@ -29,9 +29,9 @@ from exaslurm.router.routes import BY_PATH
 
 # Long prompts are in the body. A million bytes of header fields are no request of a client's.
 MAX_HEAD_BYTES = 1024 * 1024
-HEAD_TIMEOUT_S = 60.0
 # A field takes more than a hundred bytes here, however short it is.
 MAX_FIELDS = 1000
+HEAD_TIMEOUT_S = 60.0
 # How long a client whose body is refused may go on sending, so that it can read why; and how long
 # one is waited for that shall not ask here again.
 LINGER_S = 5.0
@@ -108,7 +108,6 @@ class RouterProtocol(HttpToolsProtocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
 
-    # The parser's side.
     def _has_too_many_fields(self) -> bool:
         """Whether the request was refused for that."""
         if len(self.headers) <= MAX_FIELDS:
@@ -117,6 +116,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._refuse(431, f"the request has more than {MAX_FIELDS} header fields")
         return True
 
+    # The parser's side.
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -125,7 +125,6 @@ class RouterProtocol(HttpToolsProtocol):
         self.expect_100_continue = False
         self.scope = _NO_SCOPE  # type: ignore[assignment]
 
-    def on_headers_complete(self) -> None:
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # else it is a trailer, of which nobody knows anything
             name = name.lower()
@@ -133,9 +132,10 @@ class RouterProtocol(HttpToolsProtocol):
                 self.expect_100_continue = True
             self.headers.append((name, value))
 
-        self._in_head = False
+    def on_headers_complete(self) -> None:
         if len(self.headers) > MAX_FIELDS:
             raise ValueError("too many fields")  # ends the parser's work (see data_received)
+        self._in_head = False
         self._has_asked = True
         self._head_bytes = 0
         parser = self.parser
