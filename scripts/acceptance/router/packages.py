@@ -38,7 +38,7 @@ def client_python(line: Line) -> str:
 def _build(env: Path) -> None:
     shutil.rmtree(env, ignore_errors=True)
     python = str(env / "bin" / "python")
-    install = [python, "-m", "pip", "install", "-q", "--no-deps", "-r", str(_PINS)]
+    install = [python, "-m", "pip", "install", "-q", "-r", str(_PINS)]
     for command in ([sys.executable, "-m", "venv", str(env)], install):
         done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S)
         if done.returncode:
