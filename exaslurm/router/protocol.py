@@ -51,6 +51,7 @@ class RouterProtocol(HttpToolsProtocol):
     def __init__(self, router: Router, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.router = router
+        self.headers = []
         self.paused = False
         self._owes_next = False
         self._current: Exchange | None = None
