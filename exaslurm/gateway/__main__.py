@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,7 @@ from exaslurm.gateway.serve import serve
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code: 0 after a regular end, else that of the error (see ExitCode)."""
     given = list(sys.argv[1:] if argv is None else argv)
+    _open_standard_streams()
     try:
         options = parse(given)
         logging.basicConfig(
@@ -30,6 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"  remedy: {error.remedy}", file=sys.stderr)
         return int(error.exit_code)
     return int(ExitCode.OK)
+
+
+def _open_standard_streams() -> None:
+    """Closed ones (``>&-``) would be the numbers of the next sockets, and be written to."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # it is the lowest that is free
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 if __name__ == "__main__":

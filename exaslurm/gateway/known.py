@@ -71,7 +71,13 @@ class Known:
 
     def announce(self) -> None:
         """Tell who started it where it listens."""
-        print(self.url, flush=True)
+        try:
+            print(self.url, flush=True)
+        except OSError as error:  # nobody reads it any more: no reason not to serve
+            log.warning("cannot tell the address on stdout: %s", error.strerror)
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)  # what is still in the buffer would be an error once more, at the end
+            os.close(null)
         also = f" and unix:{self._uds}" if self._uds and not self.url.startswith("unix:") else ""
         log.info("serving %s on %s%s", self._service.name, self.url, also)
 
