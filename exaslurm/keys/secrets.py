@@ -13,7 +13,7 @@ from pathlib import Path
 
 from exaslurm.errors import StateError
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import create_once, make_private_dir, state_error
+from exaslurm.util.files import create_once, make_private_dir, open_regular, state_error
 
 SECRET_BYTES = 32
 _MAX_SECRET_BYTES = 4096
@@ -51,10 +51,9 @@ def read_private(path: Path, *, limit: int) -> bytes:
     The mode is checked on the open file, so it cannot be another file than the one read.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        with os.fdopen(fd, "rb") as file:
+        with open_regular(path, os.O_NOFOLLOW) as file:
             info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode) or info.st_mode & 0o077:
+            if info.st_mode & 0o077:
                 raise StateError(
                     f"{path} can be used by others (mode {stat.S_IMODE(info.st_mode):04o})",
                     remedy=f"chmod 600 {path}, and make new keys if somebody may have read it",

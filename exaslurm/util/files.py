@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from exaslurm.errors import StateError
 
@@ -92,10 +95,27 @@ def create_once(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> b
         raise state_error("create", path, error) from error
 
 
+def open_regular(path: Path, flags: int = 0) -> BinaryIO:
+    """Open a file to read; OSError if it cannot be, StateError if it is a pipe or a device, which
+    could keep its reader waiting. ``flags``: further ones of ``os.open``."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise StateError(f"cannot read {path}: it is no regular file")
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
 def read_text(path: Path) -> str:
     """The text of a file; StateError (with the path) if it cannot be read, or is no text."""
     try:
-        return path.read_text(encoding="utf-8")
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
+            return file.read()
     except OSError as error:
         raise state_error("read", path, error) from error
     except UnicodeDecodeError as error:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 import threading
 from pathlib import Path
@@ -66,6 +67,10 @@ def test_missing_empty_and_linked_secrets_are_refused(tmp_path: Path) -> None:
     good.touch(mode=0o600)
     good.write_text("secret\n")
     assert read_secret(good) == "secret"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    with pytest.raises(StateError, match="no regular file"):
+        read_secret(pipe)  # it must not wait for somebody who writes
     link = tmp_path / "link"
     link.symlink_to(good)
     with pytest.raises(StateError, match="cannot read"):

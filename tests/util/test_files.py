@@ -93,3 +93,15 @@ def test_errors_name_the_path(tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("")
     with pytest.raises(StateError, match="cannot make directory"):
         files.make_private_dir(tmp_path / "plain" / "dir")
+
+
+def test_a_pipe_or_a_directory_in_place_of_a_file_costs_nothing(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(StateError, match="no regular file"):
+            files.read_text(pipe)  # it must not wait for somebody who writes
+        with pytest.raises(StateError, match="directory"):
+            files.read_text(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
