@@ -127,4 +127,4 @@ def tables(runs: Runs, compared: Mapping[str, Mapping[str, Mapping[str, float]]]
 
 def _short(value: float) -> float:
     """Four digits are more than a measurement has."""
-    return float(f"{value:.4g}")
+    return round(float(f"{value:.4g}"), 6)
