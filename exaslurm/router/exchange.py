@@ -21,6 +21,7 @@ from exaslurm.router.errors import RequestError
 from exaslurm.router.headers import (
     Headers,
     fields_to_engine,
+    has_been_here,
     head_to_client,
     new_request_id,
     own_head,
@@ -112,6 +113,8 @@ class Exchange(Answering):
         try:
             self.key = router.authenticate(fields)
             router.check_length(fields.get(b"content-length"))
+            if b"via" in fields and has_been_here(headers):
+                raise router.circle()
         except RequestError as error:
             self.refusal = error.with_traceback(None)  # it would hold this exchange, in a circle
 

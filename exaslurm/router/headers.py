@@ -49,6 +49,8 @@ _PLAIN_CONNECTION = frozenset((b"keep-alive", b"close", b"Keep-Alive", b"Close")
 # Request ids are unique, not secret: a random start and a count cost no system call each.
 _ident_start = secrets.token_hex(8)
 _ident_count = itertools.count(1)
+# How this process names itself to what it sends requests to (RFC 9110, 7.6.3).
+VIA = b"1.1 exaslurm-" + _ident_start.encode()
 
 
 def _status_line(status: int) -> bytes:
@@ -83,6 +85,11 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         if name == b"x-request-id" and usable_request_id(value):
             return value
     return new_request_id()
+
+
+def has_been_here(headers: Headers) -> bool:
+    """Whether this process has sent this request already: it was led back in a circle."""
+    return any(name == b"via" and VIA in value for name, value in headers)
 
 
 def fields_to_engine(headers: Headers, ident: bytes, length: int) -> bytes:

@@ -166,6 +166,14 @@ class Router:
             cause="too_large",
         )
 
+    def circle(self) -> RequestError:
+        """For a request that came back: another replica may be a better way for it."""
+        return RequestError(
+            503,
+            "this request has been here before: the replicas of this router lead back to it",
+            cause="circle",
+        )
+
     def find_group(self, model: str | None, key: KeyInfo) -> Group:
         """The replicas that a request for ``model`` means; RequestError."""
         table = self.table

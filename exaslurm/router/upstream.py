@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from exaslurm.router.headers import VIA
+
 if TYPE_CHECKING:
     from exaslurm.router.config import RouterConfig
 
@@ -72,7 +74,9 @@ class Endpoint:
         self.idle: list[Connection] = []
         self.open = 0
         self.retired = False
-        self.auth = b"" if key is None else b"authorization: Bearer " + key.encode() + b"\r\n"
+        self.auth = b"via: " + VIA + b"\r\n"
+        if key is not None:
+            self.auth += b"authorization: Bearer " + key.encode() + b"\r\n"
         self.prefix = b""
         if url.startswith("unix:"):
             self.path: str | None = url.removeprefix("unix:").removeprefix("//")
@@ -352,6 +356,9 @@ class Upstream:
         if opening.receiver is None:  # nobody waits for it any more: it may serve the next one
             connection.keep = True
             connection.give_back(self._loop.time())
+            return
+        if connection.transport.is_closing():  # who writes to it now gets an exception
+            opening.failed("it closed the connection at once", Loss.REFUSED)
             return
         opening.connection = connection
         connection.send(opening.receiver, opening.head, opening.body)
