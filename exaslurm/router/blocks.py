@@ -14,6 +14,7 @@ from itertools import pairwise
 from xxhash import xxh3_64_intdigest
 
 _FIRST_BYTES = 256
+_COPIED_BYTES = 16 * 1024
 _PER_DOUBLING = 8
 _DOUBLINGS = 11
 
@@ -43,9 +44,11 @@ def blocks(raw: bytes, start: int) -> list[int]:
     room = len(raw) - start
     keys: list[int] = []
     key = 0
+    # Slices of a view copy nothing, but cost more by themselves.
+    text = raw[start:] if room <= _COPIED_BYTES else memoryview(raw)[start:]
     for begin, end in _BLOCKS:
         if end > room:
             break
-        key = xxh3_64_intdigest(raw[start + begin : start + end], key)
+        key = xxh3_64_intdigest(text[begin:end], key)
         keys.append(key)
     return keys

@@ -36,6 +36,9 @@ HEAD_TIMEOUT_S = 60.0
 # one is waited for that shall not ask here again.
 LINGER_S = 5.0
 
+# From here on a body is large: so many digits has its length.
+_LARGE_DIGITS = 5
+
 _UPGRADE_FIELDS = frozenset((b"connection", b"http2-settings", b"upgrade"))
 _NO_SCOPE: dict[str, Any] = {}
 
@@ -60,6 +63,9 @@ class RouterProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._waits_since_s = router.now_s
         self._wasted = 0
+        self._length = b""
+        self._announced = 0
+        self._left = 0
         self._refused = False
         self._ends = False
         self._has_asked = False
@@ -97,7 +103,13 @@ class RouterProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         try:
+            if self._left:
+                data = self._take(data)
+                if not data:
+                    return
             self._feed(memoryview(data))
+            if self._announced:
+                self._take_over()
         except httptools.HttpParserError as error:
             # Who is not a client yet must not be able to fill the log.
             self.logger.debug("not HTTP: %s", error)
@@ -124,12 +136,15 @@ class RouterProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
+        self._length = b""
         self.scope = _NO_SCOPE  # type: ignore[assignment]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # else it is a trailer, of which nobody knows anything
             name = name.lower()
-            if name == b"expect" and value.lower() == b"100-continue":
+            if name == b"content-length":
+                self._length = value
+            elif name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
             self.headers.append((name, value))
 
@@ -165,6 +180,8 @@ class RouterProtocol(HttpToolsProtocol):
             keep_alive=parser.should_keep_alive() and not self._ends,
             chunks=parser.get_http_version() != "1.0",
         )
+        if len(self._length) >= _LARGE_DIGITS and self._length.isdigit():
+            self._announced = int(self._length)
         free = self._is_free()
         self.cycle = exchange  # type: ignore[assignment]
         if free:
@@ -370,6 +387,35 @@ class RouterProtocol(HttpToolsProtocol):
                 if data:
                     continue
             return
+
+    def _take_over(self) -> None:
+        """The rest of a large body needs no parser, which would copy every byte of it once more."""
+        length, self._announced = self._announced, 0
+        cycle = self.cycle
+        if (
+            isinstance(cycle, Exchange)
+            and not cycle.request_complete
+            and not cycle.response_complete
+            and not self._is_leaving()
+        ):
+            self._left = length - cycle.bytes_in
+            self.parser = httptools.HttpRequestParser(self)
+
+    def _take(self, data: bytes) -> bytes:
+        """More of a large body; what follows it."""
+        piece, rest = (
+            (data, b"")
+            if len(data) <= self._left
+            else (
+                data[: self._left],
+                data[self._left :],
+            )
+        )
+        self._left -= len(piece)
+        self.on_body(piece)
+        if not self._left:
+            self.on_message_complete()
+        return rest
 
     def _head_without_wish(self) -> bytes:
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]

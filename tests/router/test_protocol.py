@@ -169,3 +169,29 @@ def test_a_body_in_very_many_pieces(router: Router, size: int) -> None:
     fields = ("Transfer-Encoding: chunked", "Connection: close")
     answer = talk(router, head(router, *fields) + chunks + b"0\r\n\r\n")
     assert status_of(answer) == 200, answer
+
+
+@pytest.mark.parametrize("size", [7001, 65536, 300_000, 10_000_000])
+def test_large_bodies_and_what_follows_them(router: Router, size: int) -> None:
+    """However the packets are cut: the rest of a large body is not read by the parser."""
+    unknown = "x" * 250_000
+    body = {"model": "chat", "prompt": "x", "max_tokens": 2, "unknown_field": unknown}
+    large = json.dumps(body).encode()
+    fields = (f"Content-Length: {len(large)}",)
+    first = head(router, *fields).replace(b"/v1/chat/completions", b"/v1/completions") + large
+    last = head(router, "Connection: close", f"Content-Length: {len(BODY)}") + BODY
+    raw = first + first + last
+    parts = [raw[at : at + size] for at in range(0, len(raw), size)]
+    answer = talk(router, *parts, timeout_s=30)
+    assert answer.count(b"HTTP/1.1 200 OK") == 3, answer[:2000]
+
+
+def test_a_large_body_that_is_refused_does_not_cost_the_connection(router: Router) -> None:
+    large = b'{"model": "nope", "prompt": "' + b"x" * 60_000 + b'"}'
+    first = head(router, f"Content-Length: {len(large)}") + large
+    last = head(router, "Connection: close", f"Content-Length: {len(BODY)}") + BODY
+    raw = first + last
+    parts = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
+    answer = talk(router, *parts)
+    assert answer.count(b"HTTP/1.1 404") == 1
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
