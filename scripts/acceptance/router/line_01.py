@@ -1,0 +1,61 @@
+"""How fast the router is beside others, in one run on one core."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from acceptance.lab import ROOT
+from acceptance.runner import Line
+
+TITLE = (
+    "speed beside nginx, vllm-router and sglang-router: plain, streams, large bodies, 3,072 engines"
+)
+
+_TIMEOUT_S = 2400
+# By profile, peer and figure: at least (ratios of requests) or at most (of CPU, added time).
+_LIMITS = (
+    ("core", "vllm-router", "plain: requests_per_s ratio", ">=", 1.4),
+    ("core", "sglang-router", "plain: requests_per_s ratio", ">=", 2.0),
+    ("core", "nginx", "plain: requests_per_s ratio", ">=", 0.28),
+    ("core", "vllm-router", "3072 engines: requests_per_s ratio", ">=", 14.0),
+    ("core", "nginx", "3072 engines: requests_per_s ratio", ">=", 1.2),
+    ("full", "vllm-router", "plain: requests_per_s ratio", ">=", 1.0),
+    ("full", "vllm-router", "3072 engines: requests_per_s ratio", ">=", 11.0),
+    ("core", "vllm-router", "paced: cpu_us_per_event ratio", "<=", 0.9),
+    ("core", "nginx", "paced: cpu_us_per_event ratio", "<=", 1.35),
+    ("core", "vllm-router", "stream: requests_per_s ratio", ">=", 2.5),
+    ("core", "nginx", "rate: latency_p50_ms added", "<=", 0.1),
+    ("core", "nginx", "rate: latency_p99_ms added", "<=", 0.5),
+    ("core", "vllm-router", "large: requests_per_s ratio", ">=", 1.2),
+)
+
+
+def run(line: Line) -> None:
+    words = os.environ.get("EXASLURM_BENCHMARK", "--install-peers").split()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "router"), *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    line.note(f"load of the machine before and after: {found['load']}")
+    for profile, limit_us in (("core", 52), ("full", 75)):
+        plain = found["median"]["plain"][profile]
+        what = f"{profile}: CPU of a plain request"
+        line.at_most(what, plain["cpu_us_per_request"], limit_us, "us")
+    for profile, peer, figure, sign, limit in _LIMITS:
+        value = found["against"][profile].get(peer, {}).get(figure)
+        what = f"{profile} beside {peer}, {figure}"
+        if value is None:
+            line.check(what, False, "not measured")
+        elif sign == ">=":
+            line.at_least(what, value, limit)
+        else:
+            line.at_most(what, value, limit, "")
