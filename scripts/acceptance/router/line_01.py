@@ -1,4 +1,7 @@
-"""How fast the router is beside others, in one run on one core."""
+"""How fast the router is beside others, in one run on one core.
+
+``EXASLURM_BENCHMARK`` holds options of ``benchmarks/router`` in place of ``--install-peers``.
+"""
 
 from __future__ import annotations
 
