@@ -38,6 +38,8 @@ _COUNT_BYTES = 4
 _COLUMN_BYTES = ROWS * _COUNT_BYTES
 # The file: a page with magic and owners (pid, start ticks), hashes of the replicas' ids by row, and
 # per column which rows it uses (a byte each) and its counts. Pages that nobody uses take no memory.
+# Those that somebody uses are had from the start: where the file system is full by the time that a
+# page is touched for the first time, the process would be killed (SIGBUS).
 _OWNERS_AT = 64
 _IDS_AT = mmap.PAGESIZE
 _USED_AT = _IDS_AT + ROWS * 8
@@ -170,6 +172,8 @@ class Loads:
                 break
         else:
             raise StateError(f"{self.path}: {COLUMNS} router processes share their loads already")
+        os.posix_fallocate(self._fd, _USED_AT + column * ROWS, ROWS)
+        os.posix_fallocate(self._fd, _COUNTS_AT + column * _COLUMN_BYTES, _COLUMN_BYTES)
         self._clear(column)
         self._owners[2 * column + 1] = ticks
         self._owners[2 * column] = pid
@@ -297,6 +301,10 @@ def _open(path: Path) -> int:
             raise StateError(f"{path} is of another version", remedy=f"remove {path}")
         if os.pread(fd, len(_MAGIC), 0) not in (_MAGIC, bytes(len(_MAGIC))):
             raise StateError(f"{path} is of another version", remedy=f"remove {path}")
+        os.posix_fallocate(fd, 0, _USED_AT)
+    except OSError as error:
+        os.close(fd)
+        raise state_error("share loads in", path, error) from error
     except BaseException:
         os.close(fd)
         raise

@@ -139,7 +139,11 @@ def _open(path: Path) -> int:
                 raise StateError(f"{path} is not this user's alone", remedy=f"remove {path}")
             if _lock(fd, path, deadline) and _is_same(fd, path):
                 os.ftruncate(fd, _FILE_BYTES)
+                os.posix_fallocate(fd, 0, _FILE_BYTES)  # for the reason told in loads.py
                 return fd
+        except OSError as error:
+            os.close(fd)
+            raise state_error("share limits in", path, error) from error
         except BaseException:
             os.close(fd)
             raise
