@@ -32,6 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _MAX_STORE_BYTES = 16 * 1024 * 1024
 _MAX_KEY_CHARS = 512
 _BEARER = b"bearer "
+# A hundred years.
+_LONGEST_LIFE_S = 100 * 365.25 * 24 * 3600
 
 
 class _Scope:
@@ -246,6 +248,10 @@ def _with_options(info: KeyInfo, options: KeyOptions, now_s: float) -> KeyInfo:
         expires_s = changes.pop("expires_s")
         if expires_s is not None and not expires_s > 0:
             raise UserError(f"a key cannot live for {expires_s:g} s", remedy="give a time above 0")
+        if expires_s is not None and expires_s > _LONGEST_LIFE_S:  # its end has to be a date
+            raise UserError(
+                f"a key cannot live for {expires_s:g} s", remedy="give 'never' for one without end"
+            )
         changes["expires_at_s"] = None if expires_s is None else now_s + expires_s
     if "models" in changes:
         changes["models"] = tuple(changes["models"])

@@ -265,3 +265,9 @@ def test_keys_added_at_once_are_all_kept(run_dir: RunDir) -> None:
     for thread in threads:
         thread.join()
     assert sorted(info.name for info in list_keys(run_dir)) == sorted(names)
+
+
+@pytest.mark.parametrize("life_s", [0, -1, float("nan"), 8.64e18, float("inf")])
+def test_the_end_of_a_key_is_a_date(run_dir: RunDir, life_s: float) -> None:
+    with pytest.raises(UserError, match="cannot live for"):
+        add_key(run_dir, "alice", expires_s=life_s)
