@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from exaslurm.errors import StateError, UserError
+from exaslurm.util.files import open_at_once
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ def _read(files: TlsFiles) -> tuple[bytes, bytes]:
 
 def _read_one(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             return file.read(_MAX_PEM_BYTES)
     except OSError as error:
         raise UserError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exaslurm.errors import UserError
+from exaslurm.util.files import open_at_once
 
 # Thousands of engines in the full form; more is some other file.
 _MAX_BYTES = 8 * 1024 * 1024
@@ -99,7 +100,7 @@ def parse_url(text: str) -> tuple[str, str, str]:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_at_once(path) as file:
             raw = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None

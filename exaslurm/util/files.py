@@ -111,6 +111,14 @@ def open_regular(path: Path, flags: int = 0) -> BinaryIO:
         raise
 
 
+def open_at_once(path: Path) -> BinaryIO:
+    """Open a file to read, or a pipe (``<(command)``), but without waiting for somebody who will
+    write into it; OSError if it cannot be."""
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+    os.set_blocking(file.fileno(), True)
+    return file
+
+
 def read_text(path: Path) -> str:
     """The text of a file; StateError (with the path) if it cannot be read, or is no text."""
     try:
@@ -133,3 +141,7 @@ def append_line(path: Path, line: str) -> None:
             os.close(fd)
     except OSError as error:
         raise state_error("append to", path, error) from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -105,3 +105,16 @@ def test_a_pipe_or_a_directory_in_place_of_a_file_costs_nothing(tmp_path: Path) 
         with pytest.raises(StateError, match="directory"):
             files.read_text(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_pipe_is_read_but_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with files.open_at_once(pipe) as file:
+        assert file.read() == b""
+    reading, writing = os.pipe()
+    with files.open_at_once(Path(f"/dev/fd/{reading}")) as file:
+        os.write(writing, b"there")
+        os.close(writing)
+        assert file.read() == b"there"
+    os.close(reading)
