@@ -114,6 +114,9 @@ def _row(load: Mapping[str, Any] | None) -> Row | None:
 
 def _settle(new: Replica, before: Replica | None) -> Replica:
     """The new word on a replica, unless it only means that the controller does not know yet."""
+    if before is not None and new.pid is None and new.url == before.url:
+        # Who has just started does not know the process yet: it is no new one for that.
+        new = dataclasses.replace(new, pid=before.pid)
     if before is None or not before.ready or new.ready or new.state not in _NOT_KNOWN_YET:
         return new
     same = new.url == before.url and new.pid in (None, before.pid)

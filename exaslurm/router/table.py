@@ -254,7 +254,9 @@ class Table:
             if target is None or _address(target.replica) != _address(replica):
                 target = Target(replica, replica.key or self._key)
             elif target.replica is not replica:
-                restarted = target.replica.pid != replica.pid
+                # A controller that has just started does not know it yet: that says nothing.
+                known = (target.replica.pid, replica.pid)
+                restarted = None not in known and known[0] != known[1]
                 if replica.ready and (restarted or not target.replica.ready):
                     target.breaker.reset()
                 if restarted:

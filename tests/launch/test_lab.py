@@ -104,7 +104,10 @@ class Cell:
 
 
 def serves(state: Any) -> bool:
-    return bool(state["phase"] == "serving" and state["ray"]["state"] == "complete")
+    """All is well, and every node has reported: a controller that is new, or whose agent is, knows
+    replicas before it knows their processes."""
+    known = all(replica["pid"] is not None for replica in state["replicas"])
+    return bool(state["phase"] == "serving" and state["ray"]["state"] == "complete" and known)
 
 
 def engine_pids(state: Any) -> dict[str, int]:
