@@ -14,7 +14,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Sequence
 from math import inf
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from exaslurm.router.blocks import EXTENTS
 from exaslurm.router.prefixes import CAPACITY, Found, Prefixes, Shared
@@ -46,6 +46,10 @@ _SHARE_COST = 0.05  # of a prompt's worth of work beyond the mean
 _STRANGER_COST = 0.5  # of a replica that the hash does not name: others would not find it
 _NEXT_HOME_COST = 0.25
 
+# A replica that has the whole prompt gets it at once if its load is about the mean, and so is what
+# it was given so far: no other could be cheaper.
+_IDLE_SLACK = 1.0
+_FAIR_SHARE = 1.1
 _HORIZON = 200.0  # prompts per replica after which its account has faded to 1/e
 _SMOOTHING = 1 / 16
 _LONGEST_WALK = 32  # points of the ring
@@ -140,6 +144,20 @@ class Affinity(Generic[L]):
         """
         if not keys or not self._engines:
             return None
+        owner: Any = self._prefixes.last(keys[-1])
+        if owner.__class__ is _Engine:
+            # The whole prompt is known, to one replica: the usual case of what is asked again.
+            home: Any = owner.target
+            if (
+                home in usable
+                and home not in tried
+                and home.outstanding + home.penalty <= self._mean_load + _IDLE_SLACK
+                and owner.work * len(self._engines) <= self._work * _FAIR_SHARE
+                and (fits is None or fits(home))
+            ):
+                self._found = None
+                self._sample(usable, rng)
+                return cast("L", home)
         self._found = found = self._prefixes.find(keys)
         _, known, entry, common = found
         count = len(keys)
@@ -232,6 +250,9 @@ class Affinity(Generic[L]):
         """A prompt of the blocks ``keys`` goes to ``target``, chosen here or elsewhere."""
         engine = self._engines.get(target)
         if not keys or engine is None:
+            return
+        if self._prefixes.last(keys[-1]) is engine:
+            self._charge(engine, len(keys), len(keys))  # it has all of it, and that is known
             return
         found, self._found = self._found, None
         if found is None or found[0] is not keys:

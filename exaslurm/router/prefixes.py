@@ -77,6 +77,10 @@ class Prefixes(Generic[OwnerT]):
         """Forget what was not used since the last time."""
         self._old, self._young = self._young, {}
 
+    def last(self, key: int) -> OwnerT | Shared[OwnerT] | None:
+        """What is known of the prompt whose last key this is, if it was used of late."""
+        return self._young.get(key)
+
     def find(self, keys: Sequence[int]) -> Found[OwnerT]:
         young, old = self._young.get, self._old.get
         known, deepest = 0, None

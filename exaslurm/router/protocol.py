@@ -107,7 +107,7 @@ class RouterProtocol(HttpToolsProtocol):
                 data = self._take(data)
                 if not data:
                     return
-            self._feed(memoryview(data))
+            self._feed(data)
             if self._announced:
                 self._take_over()
         except httptools.HttpParserError as error:
@@ -370,12 +370,13 @@ class RouterProtocol(HttpToolsProtocol):
         """Whether the request at hand asks for another protocol, or to be connected elsewhere."""
         return bool(self.parser.should_upgrade())
 
-    def _feed(self, data: memoryview) -> None:
+    def _feed(self, data: bytes | memoryview) -> None:
         """Have the parser read. Requests that wish for another protocol are read without it."""
         while True:
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
+                data = memoryview(data)
                 if self.parser.get_method() == b"CONNECT":
                     self._refuse(405, "CONNECT is not allowed here")
                     return
