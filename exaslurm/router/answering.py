@@ -149,7 +149,10 @@ class Answering(Call, ABC):
                     self._drop_hedge()
                 self._handle = connection
                 self._held = connection.body()
-                self._judge(connection, data)
+                if connection.done and connection.status == 200 and not connection.events:
+                    self._pass_whole(connection)  # as nearly always
+                else:
+                    self._judge(connection, data)
         elif state == HOLDING:
             if connection.pieces:
                 self._held += connection.body()
@@ -415,7 +418,8 @@ class Answering(Call, ABC):
         target.outstanding -= 1
         table = self._router.table
         if healthy:
-            table.succeeded(target)
+            if not target.breaker.clean:
+                table.succeeded(target)
             if self.first_byte_s is not None:
                 target.latency_s = smooth(target.latency_s, self.first_byte_s - self.sent_s)
         else:

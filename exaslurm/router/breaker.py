@@ -15,10 +15,12 @@ class Breaker:
     (monotonic seconds).
     """
 
-    __slots__ = ("_failures", "_wait_s", "retry_at_s", "state")
+    __slots__ = ("_failures", "_wait_s", "clean", "retry_at_s", "state")
 
     def __init__(self) -> None:
         self.state: str = "closed"
+        self.clean = True
+        """Whether a success would tell nothing new."""
         self.retry_at_s = 0.0
         self._failures = 0
         self._wait_s = FIRST_WAIT_S
@@ -33,12 +35,14 @@ class Breaker:
         self._wait_s = FIRST_WAIT_S
         reopened = not self.closed
         self.state = "closed"
+        self.clean = True
         return reopened
 
     def failure(self, now_s: float, *, fatal: bool = False) -> bool:
         """A request failed (``fatal``: nobody listens there, no need to count); true if that
         opens the breaker, or opens it anew."""
         self._failures += 1
+        self.clean = False
         if self.state == "open":
             return False  # a request from before it opened
         if self.state == "probing":
@@ -54,6 +58,7 @@ class Breaker:
 
     def begin_probe(self) -> None:
         self.state = "probing"
+        self.clean = False
 
     def abandon_probe(self, now_s: float) -> bool:
         """The probing request told nothing (its client left); true if another may probe now."""
