@@ -38,6 +38,7 @@ from exaslurm.router.audit_chain import (
     unseal,
 )
 from exaslurm.util.files import PRIVATE_FILE, make_private_dir
+from exaslurm.util.sharedfile import is_at
 
 MAX_CHAINS = 1024
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
@@ -331,7 +332,7 @@ class ChainWriter:
     def _is_in_place(self) -> bool:
         assert self._file is not None
         head = head_path(self._directory, self._chain)
-        return _same(self._file.path, self._file.fd) and _same(head, self._head_fd)
+        return is_at(self._file.fd, self._file.path) and is_at(self._head_fd, head)
 
     def _write_head(self, head: Head) -> None:
         os.pwrite(self._head_fd, head.encode(self._sealer), 0)
@@ -362,15 +363,6 @@ class _File:
 
 def _open_head(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
-
-
-def _same(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(fd))
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):  # on NFS: another host removed it
-            return False
-        raise
 
 
 def _day(now_s: float) -> int:

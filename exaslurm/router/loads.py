@@ -12,21 +12,19 @@ processes that are gone are neither counted nor kept.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import hashlib
 import mmap
 import os
-import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from exaslurm.errors import StateError
-from exaslurm.util.files import PRIVATE_FILE, state_error
+from exaslurm.util.files import state_error
 from exaslurm.util.hostdir import host_dir, host_name_of
 from exaslurm.util.process import is_alive, start_ticks
+from exaslurm.util.sharedfile import is_at, lock_until, open_private, row_hash
 
 ROWS = 16384
 COLUMNS = 64
@@ -94,7 +92,7 @@ class Loads:
                 loads = cls(path, fd, memory)
                 with loads._locked(deadline):
                     # The last one to leave removes the file, perhaps between our two steps.
-                    if _is_same(fd, path):
+                    if is_at(fd, path):
                         loads._take_column()
                         loads._take_rows(ids)
                         return loads
@@ -150,7 +148,7 @@ class Loads:
         with contextlib.suppress(StateError), self._locked(time.monotonic() + _LOCK_TIMEOUT_S):
             self._clear(self._column)
             self._bury()
-            if not any(self._owners[::2]) and _is_same(self._fd, self.path):
+            if not any(self._owners[::2]) and is_at(self._fd, self.path):
                 self.path.unlink()
         self._release()
 
@@ -183,7 +181,7 @@ class Loads:
 
     def _take_rows(self, ids: Iterable[str]) -> None:
         """Rows for these ids, those of others that have the same ones first (with the lock)."""
-        wanted = {ident: _hash(ident) for ident in ids}
+        wanted = {ident: row_hash(ident) for ident in ids}
         used = self._used(self._column)
         for ident in self.slots.keys() - wanted.keys():
             slot = self.slots.pop(ident)
@@ -250,16 +248,7 @@ class Loads:
 
     @contextlib.contextmanager
     def _locked(self, deadline: float) -> Iterator[None]:
-        while True:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno != errno.EWOULDBLOCK:
-                    raise state_error("lock", self.path, error) from error
-            if time.monotonic() >= deadline:
-                raise StateError(f"{self.path} is locked by another process")
-            time.sleep(0.002)
+        lock_until(self._fd, self.path, fcntl.LOCK_EX, deadline)
         try:
             yield
         finally:
@@ -284,20 +273,14 @@ def remove_if_abandoned(path: Path) -> bool:
 
 def _open(path: Path) -> int:
     """The file, made if need be; its owner's alone."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = open_private(path)
     try:
-        fd = os.open(path, flags, PRIVATE_FILE)
-    except OSError as error:
-        raise state_error("open", path, error) from error
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
-            raise StateError(f"{path} is not this user's alone", remedy=f"remove {path}")
-        if info.st_size == 0:
+        size = os.fstat(fd).st_size
+        if size == 0:
             # Several may do this at once: all of them write the same.
             os.ftruncate(fd, _FILE_BYTES)
             os.pwrite(fd, _MAGIC, 0)
-        elif info.st_size != _FILE_BYTES:
+        elif size != _FILE_BYTES:
             raise StateError(f"{path} is of another version", remedy=f"remove {path}")
         if os.pread(fd, len(_MAGIC), 0) not in (_MAGIC, bytes(len(_MAGIC))):
             raise StateError(f"{path} is of another version", remedy=f"remove {path}")
@@ -309,14 +292,3 @@ def _open(path: Path) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _is_same(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _hash(ident: str) -> int:
-    return int.from_bytes(hashlib.blake2b(ident.encode(), digest_size=8).digest(), "little")

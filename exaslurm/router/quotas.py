@@ -9,13 +9,10 @@ same microsecond, one request goes uncounted. Its requests at hand are counted p
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
-import hashlib
 import logging
 import mmap
 import os
-import stat
 import time
 from array import array
 from collections.abc import MutableSequence
@@ -24,8 +21,9 @@ from typing import cast
 
 from exaslurm.errors import StateError
 from exaslurm.router.loads import NO_SLOT, ROWS, Loads, loads_path
-from exaslurm.util.files import PRIVATE_FILE, state_error
+from exaslurm.util.files import state_error
 from exaslurm.util.hostdir import host_dir, host_name_of
+from exaslurm.util.sharedfile import is_at, lock_until, open_private, row_hash
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +108,7 @@ class SharedQuotas:
         self._at_hand.close()
         with contextlib.suppress(OSError):
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else holds it: the last
-            if _is_same(self._fd, self._path):
+            if is_at(self._fd, self._path):
                 self._path.unlink()
         os.close(self._fd)
 
@@ -126,18 +124,12 @@ def quotas_path(*name: str) -> Path:
 
 def _open(path: Path) -> int:
     """The file, made if need be, its owner's alone, with a shared lock on it for its life."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
     while True:
+        fd = open_private(path)
         try:
-            fd = os.open(path, flags, PRIVATE_FILE)
-        except OSError as error:
-            raise state_error("open", path, error) from error
-        try:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
-                raise StateError(f"{path} is not this user's alone", remedy=f"remove {path}")
-            if _lock(fd, path, deadline) and _is_same(fd, path):
+            lock_until(fd, path, fcntl.LOCK_SH, deadline)
+            if is_at(fd, path):
                 os.ftruncate(fd, _FILE_BYTES)
                 os.posix_fallocate(fd, 0, _FILE_BYTES)  # for the reason told in loads.py
                 return fd
@@ -150,25 +142,5 @@ def _open(path: Path) -> int:
         os.close(fd)  # the last one to leave was just removing it
 
 
-def _lock(fd: int, path: Path, deadline: float) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno != errno.EWOULDBLOCK:
-            raise state_error("lock", path, error) from error
-        if time.monotonic() >= deadline:
-            raise StateError(f"{path} is locked by another process") from error
-        time.sleep(0.002)
-        return False
-    return True
-
-
-def _is_same(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _hash(key: str) -> int:
-    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") or 1
+    return row_hash(key) or 1  # 0 is nobody's
