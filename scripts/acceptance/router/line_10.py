@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from acceptance.lab import ROOT
 from acceptance.router.kit import RouterProcess
 from acceptance.router.traffic import Asked, Traffic
+from acceptance.router.vllm import Vllm, node_environment, tiny_model
 from acceptance.runner import Line, LineFailed
 from tests.tools.fleet import INNER, Engine, wait_for
 
@@ -106,15 +106,14 @@ def start(line: Line, count: int, *arguments: str) -> list[Engine]:
     return engines
 
 
-def healthy(url: str, timeout_s: float = 120.0, log: Path | None = None) -> float:
+def healthy(url: str, timeout_s: float = 120.0) -> float:
     """When ``/health`` first answered (monotonic)."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         with contextlib.suppress(OSError), urllib.request.urlopen(url + "/health", timeout=5):
             return time.monotonic()
         time.sleep(0.02)
-    said = log.read_text()[-2000:] if log is not None else ""
-    raise LineFailed(f"{url} was not ready within {timeout_s:g} s\n{said}")
+    raise LineFailed(f"{url} was not ready within {timeout_s:g} s")
 
 
 # A host that vanishes.
@@ -215,30 +214,20 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 # The real engine.
 
-_VLLM = (
-    *("--host", "127.0.0.1", "--served-model-name", "chat", "--enforce-eager"),
-    *("--dtype", "float32", "--kv-cache-memory-bytes", str(1 << 28), "--max-model-len", "2048"),
-    *("--distributed-executor-backend", "uni"),  # as exaslurm starts them on processors
-)
+_OPTIONS = ("--served-model-name", "chat", "--max-model-len", "2048")
 
 
 def real_vllm(line: Line, folder: Path) -> None:
     """Three real engines at a concurrency of 8."""
-    env = subprocess.run(
-        [str(ROOT / "scripts/env")], stdout=subprocess.PIPE, text=True, timeout=3600
-    ).stdout.strip()
-    model = folder / "tiny"
-    program = [f"{env}/bin/python", str(ROOT / "tests/tools/tiny_model.py"), str(model)]
-    made = subprocess.run(program, capture_output=True, text=True, timeout=300)
-    line.ran("a tiny model for real vLLM", made)
-    ports = free_ports(3)
-    urls = [f"http://127.0.0.1:{port}" for port in ports]
-    engines = [vllm(line, env, model, port, folder / f"vllm-{port}.log") for port in ports]
-    for url, port in zip(urls, ports, strict=True):
-        healthy(url, 300, log=folder / f"vllm-{port}.log")
-    router = RouterProcess(line, folder, urls)
+    env = node_environment()
+    model = tiny_model(line, env, folder)
+    engines = [Vllm(line, env, model, folder / f"vllm-{n}.log", *_OPTIONS) for n in range(3)]
+    for engine in engines:
+        engine.wait_ready()
+    victim = engines[1]
+    router = RouterProcess(line, folder, [engine.url for engine in engines], guarded=True)
     router.wait_ready(3)
-    ident = urls[1].removeprefix("http://")
+    ident = victim.url.removeprefix("http://")
 
     async def scene() -> tuple[Traffic, float, float]:
         traffic = Traffic(
@@ -248,11 +237,12 @@ def real_vllm(line: Line, folder: Path) -> None:
             await asyncio.sleep(_BEFORE_S)
             # At a moment when it has streams under way.
             await asyncio.to_thread(wait_for, lambda: under_way(traffic, ident))
-            end(engines[1])
+            victim.close()
             killed_s = time.monotonic()
             await asyncio.sleep(_AFTER_S)
-            vllm(line, env, model, ports[1], folder / "vllm-again.log")
-            ready_s = await asyncio.to_thread(healthy, urls[1], 300)
+            log = folder / "vllm-again.log"
+            again = Vllm(line, env, model, log, *_OPTIONS, port=victim.port)
+            ready_s = await asyncio.to_thread(again.wait_ready)
             await asyncio.sleep(_AFTER_S)
         return traffic, killed_s, ready_s
 
@@ -269,30 +259,3 @@ def real_vllm(line: Line, folder: Path) -> None:
 def under_way(traffic: Traffic, ident: str) -> bool:
     recent = traffic.asked[-64:]
     return any(asked.stream and asked.replica == ident and not asked.ended_s for asked in recent)
-
-
-def vllm(line: Line, env: str, model: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [f"{env}/bin/vllm", "serve", str(model), "--port", str(port), *_VLLM],
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-                "VLLM_NO_USAGE_STATS": "1",
-                "OMP_NUM_THREADS": "1",
-                "HF_HUB_OFFLINE": "1",
-                "no_proxy": "127.0.0.1",
-            },
-        )
-    line.cleanups.append(lambda: end(process))
-    return process
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now."""
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [sock.getsockname()[1] for sock in socks]

@@ -46,9 +46,13 @@ class Vllm:
     """One engine that asks for the key of the tests' engines. Use as ``with``, or it is ended at
     the line's end."""
 
-    def __init__(self, line: Line, env: Path, model: Path, log: Path, *options: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+    def __init__(
+        self, line: Line, env: Path, model: Path, log: Path, *options: str, port: int = 0
+    ) -> None:
+        if not port:
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                port = probe.getsockname()[1]
+        self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
         with log.open("wb") as out:
@@ -76,14 +80,14 @@ class Vllm:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def wait_ready(self) -> None:
-        """Until it answers; LineFailed if it does not, or ends."""
+    def wait_ready(self) -> float:
+        """When it first answered (monotonic); LineFailed if it does not, or ends."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline_s = time.monotonic() + READY_S
         while time.monotonic() < deadline_s and self._process.poll() is None:
             with contextlib.suppress(OSError), opener.open(self.url + "/health", timeout=5):
-                return
-            time.sleep(0.2)
+                return time.monotonic()
+            time.sleep(0.02)
         said = self.log.read_text("utf-8", "replace")[-3000:]
         raise LineFailed(f"{self.url} was not ready within {READY_S:g} s: {said}")
 
