@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,11 +10,33 @@ BINDING_SCHEMA: Literal["exaslurm/binding/1"] = "exaslurm/binding/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankBinding:
+    """The part of a replica over several nodes that runs on one of them; fields as in
+    ``ReplicaBinding``. ``rank`` counts the nodes: the one of rank 0 answers clients."""
+
+    rank: int
+    node: str
+    address: str
+    port: int
+    slot: int
+    cores: tuple[int, ...]
+    pinned: bool
+    mem_node: int | None
+    gpus: tuple[str, ...]
+    hca: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaBinding:
     """One replica's place. ``slot`` counts from 0 on its node; ``cores`` are logical CPUs;
     ``mem_node`` is the NUMA node of its memory (None: left to the kernel); ``gpus`` are visible
     ids; ``hca`` is ``device:port`` or None. ``pinned`` is false where the node has fewer CPUs
-    than Slurm was told, so that its replicas share them."""
+    than Slurm was told, so that its replicas share them.
+
+    A replica over several nodes is a gang: ``ranks`` are its parts, one a node, and the other
+    fields are those of one part: of rank 0, or (``on_node``) of the part that an agent shall run.
+    ``attempt`` counts the starts of a gang, whose parts only fit others of the same start.
+    """
 
     id: str
     model: str
@@ -27,6 +50,42 @@ class ReplicaBinding:
     mem_node: int | None
     gpus: tuple[str, ...]
     hca: str | None
+    ranks: tuple[RankBinding, ...] = ()
+    attempt: int = 0
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All nodes that the replica needs, rank 0's first."""
+        return tuple(rank.node for rank in self.ranks) or (self.node,)
+
+    @property
+    def rank(self) -> int:
+        """Which part this is; 0 for a replica on one node."""
+        return next((part.rank for part in self.ranks if part.node == self.node), 0)
+
+    def on_node(self, node: str) -> ReplicaBinding:
+        """The same replica as its part on ``node``; KeyError if it has none there."""
+        if node == self.node:
+            return self
+        for part in self.ranks:
+            if part.node == node:
+                return dataclasses.replace(
+                    self,
+                    node=part.node,
+                    address=part.address,
+                    port=part.port,
+                    slot=part.slot,
+                    cores=part.cores,
+                    pinned=part.pinned,
+                    mem_node=part.mem_node,
+                    gpus=part.gpus,
+                    hca=part.hca,
+                )
+        raise KeyError(node)
+
+    def parts(self) -> tuple[ReplicaBinding, ...]:
+        """One binding for each node: what a node has to account for."""
+        return tuple(self.on_node(node) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

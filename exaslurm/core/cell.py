@@ -58,7 +58,8 @@ class EngineLoad:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     """One engine as its agent sees it. ``pid`` and ``start_ticks`` (field 22 of
-    /proc/PID/stat) together name the process."""
+    /proc/PID/stat) together name the process. Of a replica over several nodes each agent reports
+    its own part, and which start of the whole it belongs to (``attempt``)."""
 
     replica: str
     phase: EnginePhase
@@ -72,6 +73,7 @@ class EngineStatus:
     max_model_len: int | None = None
     cpus_actual: tuple[int, ...] | None = None
     load: EngineLoad | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +114,14 @@ class RayTarget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredState:
     """What a node shall run. Level-triggered: the whole of it, with a growing ``version``
-    (it starts above every version that an agent reports as seen)."""
+    (it starts above every version that an agent reports as seen). ``kill`` names replicas that are
+    not among ``engines`` and shall end at once: no request of theirs can be finished."""
 
     version: int
     ray: RayTarget | None
     engines: tuple[ReplicaBinding, ...]
     stop: bool = False
+    kill: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +139,8 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """One replica as the controller sees it."""
+    """One replica as the controller sees it. ``nodes`` are all nodes of a replica over several,
+    ``node`` is the one that answers; cores, GPUs and process are that one's."""
 
     id: str
     model: str
@@ -154,6 +159,7 @@ class ReplicaStatus:
     gpus: tuple[str, ...] = ()
     pid: int | None = None
     simulated: bool = False
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

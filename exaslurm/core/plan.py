@@ -23,6 +23,9 @@ Device = Literal["cpu", "cuda", "rocm", "xpu"]
 SourceKind = Literal["path", "hf", "package", "none"]
 GatewayHome = Literal["login", "service", "job"]
 RouterPolicy = Literal["affinity", "power_of_two"]
+# How the processes of an engine over several nodes find each other: vLLM's own multi-node mode, or
+# its Ray executor (GPUs only).
+Executor = Literal["mp", "ray"]
 Option = str | int | float | bool
 
 
@@ -73,7 +76,12 @@ class ShardPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """One model: where from, by which engine, in which shards, with what per replica."""
+    """One model: where from, by which engine, in which shards, with what per replica.
+
+    A replica of ``tensor`` x ``pipeline`` ranks runs on ``nodes`` nodes, the same number of ranks
+    on each, in the order in which vLLM counts them: the ranks of a tensor-parallel group follow
+    each other. ``slot`` is what it takes on each of its nodes.
+    """
 
     name: str
     source: ModelSource
@@ -83,6 +91,13 @@ class ModelPlan:
     slot: SlotTemplate
     max_replicas_per_node: int
     shards: tuple[ShardPlan, ...]
+    nodes: int = 1
+    executor: Executor = "mp"
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Workers of one replica on each of its nodes."""
+        return self.tensor * self.pipeline // self.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
