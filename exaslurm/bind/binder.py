@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from exaslurm.bind.gang import joined, parts_of
 from exaslurm.bind.node import NodePlacer, bound, floats, needs_sharing, room_of
 from exaslurm.core.binding import CellBinding, ReplicaBinding
 from exaslurm.core.facts import NodeFacts
+from exaslurm.core.gangs import choose_rooms
 from exaslurm.core.placement import Demand, Room, Rooms
 from exaslurm.core.plan import CellPlan, Plan
 from exaslurm.errors import BindingMismatch
@@ -39,18 +41,19 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
         (replica, Demand.of(plan.model(model), shard))
         for replica, model, shard in replica_ids(cell)
     ]
-    chosen: dict[str, tuple[Demand, str]] = {}
+    chosen: dict[str, tuple[Demand, tuple[str, ...]]] = {}
     squeezed: list[str] = []
     homeless: list[tuple[str, Demand]] = []
     for replica, demand in sorted(wanted, key=lambda item: item[1].size(), reverse=True):
-        room, shared = _room_for(rooms, demand, ())
-        if room is None:
+        found, shared = _rooms_for(rooms, demand, ())
+        if not found:
             homeless.append((replica, demand))
             continue
-        if shared:
-            squeezed.append(room.name)
-        rooms.take(room, demand)
-        chosen[replica] = (demand, room.name)
+        for room in found:
+            if shared:
+                squeezed.append(room.name)
+            rooms.take(room, demand)
+        chosen[replica] = (demand, tuple(room.name for room in found))
     expected = sum(part.nodes for part in cell.components if part.role != "head")
     if homeless and (len(workers) >= expected or not chosen):
         raise BindingMismatch(_mismatch(cell, homeless, workers))
@@ -75,23 +78,28 @@ def choose_node(
     avoid: Collection[str] = (),
 ) -> ReplicaBinding:
     """A place for one replica beside those that are ``placed`` already (the replica itself is
-    not among them), on any of ``nodes`` but those named in ``avoid``.
+    not among them), on any of ``nodes`` (on several, if it takes several) but those named in
+    ``avoid``.
 
     Raises BindingMismatch, naming nodes and numbers, if there is none.
     """
     workers = worker_nodes(cell, nodes)
+    placed = parts_of(placed)
     demand = Demand.of(plan.model(model), shard)
     rooms = Rooms([_used_room(plan, facts, order, placed) for order, facts in enumerate(workers)])
-    room, _ = _room_for(rooms, demand, avoid)
-    if room is None:
+    found, _ = _rooms_for(rooms, demand, avoid)
+    if not found:
         usable = [facts for facts in workers if facts.node not in avoid]
         raise BindingMismatch(_mismatch(cell, [(replica, demand)], usable))
-    facts = next(facts for facts in workers if facts.node == room.name)
-    placer = NodePlacer(facts, share_cores=floats(facts) is not None)
-    for other in placed:
-        if other.node == facts.node:
-            placer.taken(other)
-    return bound(replica, demand, facts, placer.place(demand))
+    parts = []
+    for room in found:
+        facts = next(facts for facts in workers if facts.node == room.name)
+        placer = NodePlacer(facts, share_cores=floats(facts) is not None)
+        for other in placed:
+            if other.node == facts.node:
+                placer.taken(other)
+        parts.append(bound(replica, demand, facts, placer.place(demand)))
+    return joined(parts)
 
 
 def worker_nodes(cell: CellPlan, nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
@@ -110,12 +118,15 @@ def _check_names(cell: CellPlan, workers: Sequence[NodeFacts]) -> None:
         raise BindingMismatch(f"cell {cell.name}: node {twice[0]} reported twice")
 
 
-def _room_for(rooms: Rooms, demand: Demand, avoid: Collection[str]) -> tuple[Room | None, bool]:
-    """A node with room, else one where cores or memory have to be shared (then true)."""
-    room = rooms.choose(demand, avoid=avoid)
-    if room is not None:
-        return room, False
-    return rooms.choose(demand, share=True, avoid=avoid), True
+def _rooms_for(
+    rooms: Rooms, demand: Demand, avoid: Collection[str]
+) -> tuple[tuple[Room, ...], bool]:
+    """Nodes with room, else ones where cores or memory have to be shared (then true); empty if
+    there are too few of those too."""
+    found = choose_rooms(rooms, demand, avoid=avoid)
+    if found:
+        return found, False
+    return choose_rooms(rooms, demand, share=True, avoid=avoid), True
 
 
 def _used_room(plan: Plan, facts: NodeFacts, order: int, placed: Sequence[ReplicaBinding]) -> Room:
@@ -128,7 +139,7 @@ def _used_room(plan: Plan, facts: NodeFacts, order: int, placed: Sequence[Replic
 
 def _bindings(
     wanted: Sequence[tuple[str, Demand]],
-    chosen: dict[str, tuple[Demand, str]],
+    chosen: dict[str, tuple[Demand, tuple[str, ...]]],
     workers: Sequence[NodeFacts],
 ) -> tuple[ReplicaBinding, ...]:
     """Cores, GPUs and ports of each replica, in the order in which nodes were chosen (the large
@@ -136,12 +147,14 @@ def _bindings(
     by_name = {facts.node: facts for facts in workers}
     placers = {}
     for name, facts in by_name.items():
-        demands = [demand for demand, node in chosen.values() if node == name]
+        demands = [demand for demand, nodes in chosen.values() if name in nodes]
         sharing = floats(facts) is not None or needs_sharing(facts, demands)
         placers[name] = NodePlacer(facts, share_cores=sharing)
     done = {
-        replica: bound(replica, demand, by_name[node], placers[node].place(demand))
-        for replica, (demand, node) in chosen.items()
+        replica: joined(
+            [bound(replica, demand, by_name[node], placers[node].place(demand)) for node in nodes]
+        )
+        for replica, (demand, nodes) in chosen.items()
     }
     return tuple(done[replica] for replica, _ in wanted if replica in done)
 
@@ -151,7 +164,7 @@ def _notes(
     workers: Sequence[NodeFacts],
     expected: int,
     homeless: Sequence[tuple[str, Demand]],
-    chosen: dict[str, tuple[Demand, str]],
+    chosen: dict[str, tuple[Demand, tuple[str, ...]]],
     squeezed: Sequence[str],
 ) -> tuple[str, ...]:
     notes = []
@@ -160,7 +173,7 @@ def _notes(
     notes += [
         f"{replica} ({demand.model}:{demand.shard}) has no place" for replica, demand in homeless
     ]
-    used = {node for _, node in chosen.values()}
+    used = {node for _, nodes in chosen.values() for node in nodes}
     for facts in workers:
         if facts.node not in used or plan.layout == "local":
             continue
@@ -188,6 +201,10 @@ def _mismatch(
     )
     return (
         f"cell {cell.name}: no place for {replica} ({demand.model}:{demand.shard}){more}, which "
-        f"takes {demand.gpus} GPUs and {demand.cores} cores, at most {demand.max_per_node} on a "
-        f"node: {nodes or 'no worker node is there'}"
+        f"takes {demand.gpus} GPUs and {demand.cores} cores{_on_each(demand)}, at most "
+        f"{demand.max_per_node} on a node: {nodes or 'no worker node is there'}"
     )
+
+
+def _on_each(demand: Demand) -> str:
+    return f" on each of {demand.nodes} nodes" if demand.nodes > 1 else ""

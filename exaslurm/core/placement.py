@@ -20,7 +20,7 @@ UNKNOWN = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What one replica takes on its node."""
+    """What one replica takes on its node; one over several nodes takes it on each."""
 
     model: str
     shard: str
@@ -28,6 +28,7 @@ class Demand:
     cores: int
     mem_mib: int
     max_per_node: int
+    nodes: int = 1
 
     @classmethod
     def of(cls, model: ModelPlan, shard: str) -> Demand:
@@ -39,11 +40,12 @@ class Demand:
             cores=model.slot.cores,
             mem_mib=round(model.slot.mem_gib * 1024),
             max_per_node=model.max_replicas_per_node,
+            nodes=model.nodes,
         )
 
-    def size(self) -> tuple[int, int, int]:
+    def size(self) -> tuple[int, int, int, int]:
         """For placing the large ones first, while there is room in one piece."""
-        return (self.gpus, self.cores, self.mem_mib)
+        return (self.nodes, self.gpus, self.cores, self.mem_mib)
 
 
 @dataclass(slots=True, kw_only=True)

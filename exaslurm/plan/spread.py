@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from exaslurm.core.gangs import choose_rooms
 from exaslurm.core.placement import UNKNOWN, Demand, Room, Rooms
 from exaslurm.core.plan import ModelPlan, ReplicaSet
 from exaslurm.plan.cells import Group, Part
@@ -45,12 +46,16 @@ class FilledCell:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def put(self, demand: Demand) -> bool:
-        """Place one replica; false if no node has room."""
-        room = self.rooms.choose(demand)
-        if room is None:
-            return False
+        """Place one replica; false if no node has room, or too few have."""
+        chosen = choose_rooms(self.rooms, demand)
+        for room in chosen:
+            self._take(room, demand)
+        if chosen:
+            self.counts[demand.model, demand.shard] += 1
+        return bool(chosen)
+
+    def _take(self, room: Room, demand: Demand) -> None:
         self.rooms.take(room, demand)
-        self.counts[demand.model, demand.shard] += 1
         before = self.used.get(room.name, Load())
         after = Load(
             before.gpus + demand.gpus,
@@ -60,7 +65,6 @@ class FilledCell:
         self.used[room.name] = after
         part = self.part_of[room.name]
         self.loads[part] = self.loads[part].or_more(after)
-        return True
 
     def replica_sets(self, models: Sequence[ModelPlan]) -> tuple[ReplicaSet, ...]:
         """The counts in the order of the spec."""
@@ -147,6 +151,8 @@ def _no_room(
     takes = f"{_count(demand.cores, 'core')}, {demand.mem_mib / 1024:g} GiB"
     if demand.gpus:
         takes = f"{_count(demand.gpus, 'GPU')}, {takes}"
+    if demand.nodes > 1:
+        takes += f" on each of {demand.nodes} nodes of one cell"
     return (
         f"{count} asked, but only {done} have room: a replica takes {takes} and at most "
         f"{demand.max_per_node} go on a node; there are {nodes}"
