@@ -1,0 +1,1 @@
+"""Networks between nodes: counters of their ports, measurements between two nodes."""
