@@ -7,14 +7,14 @@ so every component gets all of its own. Job name and output are the template's.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from exaslurm.plan.ceilings import Job, check_job
 from exaslurm.plan.context import Findings
 from exaslurm.site.model import NodeKind, Site
 from exaslurm.spec.model import Spec
-from exaslurm.util.fields import TIME, WORD, directive_pair, time_limit_s
-from exaslurm.util.yaml_lines import nearest
+from exaslurm.util.fields import TIME, WORD, directive_pair
 
 Directives = tuple[tuple[str, str | None], ...]
 
@@ -92,8 +92,6 @@ def directives(
 ) -> Directives:
     """The options of one component; what the site does not allow is reported."""
     partition = _partition(ask, options, findings)
-    _check_partition(ask, partition, spec, site, findings)
-    _check_time(partition, spec, site, options.time_limit, findings)
     found = dict(_own(ask, partition, site, options))
     for text in (*site.slurm.extra_directives, *spec.slurm.extra_directives):
         name, value = directive_pair(text)
@@ -103,6 +101,14 @@ def directives(
     for name in skip - set(found) - forbidden:
         findings.note(f"slurm.skip_directives: no component has --{name}")
     kept = {name: value for name, value in found.items() if name not in skip | forbidden}
+    job = Job(
+        nodes=ask.nodes,
+        is_head=ask.is_head,
+        partition=kept.get("partition"),
+        qos=kept.get("qos"),
+        time_limit=options.time_limit,
+    )
+    check_job(job, spec, site, findings)
     for name in site.slurm.mandatory_directives:
         name = name.removeprefix("--")  # noqa: PLW2901 - the same name in its bare form
         if name not in kept:
@@ -123,8 +129,8 @@ def _own(
             own.append((name, value))
 
     add("partition", partition)
-    add("account", options.account)
-    add("qos", options.qos)
+    add("account", account_for(ask.kind, site, options.account))
+    add("qos", options.qos or ask.kind.qos)
     add("reservation", options.reservation)
     add("nodes", str(ask.nodes))
     if "ntasks" in {name.removeprefix("--") for name in slurm.mandatory_directives}:
@@ -153,6 +159,18 @@ def _own(
     return own
 
 
+def account_for(kind: NodeKind, site: Site, account: str | None) -> str | None:
+    """The account for nodes of a kind, where each kind's accounts end in their own way."""
+    if account is None or kind.account_suffix is None:
+        return account
+    endings = {other.account_suffix or "" for other in site.node_kinds.values()}
+    for ending in sorted(endings, key=len, reverse=True):
+        if ending and account.endswith(ending):
+            account = account.removesuffix(ending)
+            break
+    return account + kind.account_suffix
+
+
 def _partition(ask: Ask, options: JobOptions, findings: Findings) -> str | None:
     """The head has its node kind's partition; workers the spec's, else their kind's. Where
     neither says one, the user's default, else Slurm's."""
@@ -162,58 +180,3 @@ def _partition(ask: Ask, options: JobOptions, findings: Findings) -> str | None:
         if options.partition is None:
             findings.note(f"partition: {chosen} (from SBATCH_PARTITION in the environment)")
     return chosen
-
-
-def _check_partition(
-    ask: Ask, partition: str | None, spec: Spec, site: Site, findings: Findings
-) -> None:
-    if partition is None or not site.partitions:
-        return
-    limits = site.partitions.get(partition)
-    if limits is None:
-        near = nearest(partition, site.partitions)
-        message = f"site {site.name} has no partition {partition!r}{near}"
-        findings.add(spec.problem("partition", message))
-    elif limits.max_nodes is not None and ask.nodes > limits.max_nodes:
-        findings.add(
-            spec.problem(
-                "workers",
-                f"{ask.nodes} nodes in one cell, but partition {partition} allows "
-                f"{limits.max_nodes}: set nodes_per_cell",
-            )
-        )
-
-
-def _check_time(
-    partition: str | None, spec: Spec, site: Site, limit: str | None, findings: Findings
-) -> None:
-    if limit is None:
-        return
-    ceilings = [(f"site {site.name}", site.limits.max_time)]
-    if partition in site.partitions:
-        ceilings.append((f"partition {partition}", site.partitions[partition].max_time))
-    for where, most in ceilings:
-        if most is not None and time_limit_s(limit) > time_limit_s(most):
-            findings.add(spec.problem("time_limit", f"{limit} asked, {where} allows {most}"))
-
-
-def check_totals(
-    spec: Spec, site: Site, nodes: int, components: Sequence[int], findings: Findings
-) -> None:
-    """Ceilings for the whole deployment. ``components``: their number in each cell."""
-    limits = site.limits
-    if limits.max_nodes is not None and nodes > limits.max_nodes:
-        findings.add(
-            spec.problem(
-                "workers", f"{nodes} nodes asked, site {site.name} allows {limits.max_nodes}"
-            )
-        )
-    jobs = sum(components)
-    if limits.max_jobs is not None and jobs > limits.max_jobs:
-        findings.add(
-            spec.problem(
-                "workers",
-                f"{len(components)} cells are {jobs} jobs to Slurm, which counts every component; "
-                f"site {site.name} allows {limits.max_jobs}: use larger cells",
-            )
-        )

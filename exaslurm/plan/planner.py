@@ -19,9 +19,10 @@ from exaslurm.core.plan import (
     TlsPlan,
 )
 from exaslurm.errors import PlanError
+from exaslurm.plan.ceilings import check_locks, check_totals
 from exaslurm.plan.cells import HeadNode, Part, cells_of, groups_of, head_of, layout_of
 from exaslurm.plan.context import Findings, PlanContext
-from exaslurm.plan.directives import Ask, JobOptions, check_totals, directives, job_options
+from exaslurm.plan.directives import Ask, JobOptions, directives, job_options
 from exaslurm.plan.notes import note_site, note_unused
 from exaslurm.plan.slots import model_plan, spec_path
 from exaslurm.plan.spread import FilledCell, Load, spread
@@ -39,6 +40,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     naming file, line and key of the spec.
     """
     findings = Findings()
+    check_locks(spec, site, findings)
     layout = layout_of(site)
     groups = groups_of(spec, site, findings)
     head = head_of(spec, site, groups, findings)
@@ -70,8 +72,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         )
         for index, (parts, cell) in enumerate(zip(cells, filled, strict=True))
     )
-    nodes = sum(part.nodes for cell in planned for part in cell.components)
-    check_totals(spec, site, nodes, [len(cell.components) for cell in planned], findings)
+    check_totals(spec, site, planned, findings)
     gateway = _gateway(spec, site, context, findings)
     note_unused(spec, findings)
     note_site(site, findings)

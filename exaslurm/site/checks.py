@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exaslurm.core.ports import RAY_WORKERS_LAST
-from exaslurm.site.model import Site
+from exaslurm.site.locks import SPEC_PREFIX
+from exaslurm.site.model import NodeKind, Site
 from exaslurm.site.paths import UnknownVariableError, resolve
+from exaslurm.site.queues import Queue
+from exaslurm.util.checked import keys_at
 from exaslurm.util.fields import time_limit_s
-from exaslurm.util.yaml_lines import Problem, nearest
+from exaslurm.util.yaml_lines import Problem, key_path, nearest
 
 MAX_RAM_PATH = 16
 
@@ -18,9 +21,12 @@ def cross_problems(site: Site) -> list[Problem]:
     return [
         *_kinds(site),
         *_partitions(site),
+        *_queues(site),
         *_ports(site),
         *_paths(site),
+        *_internet(site),
         *_directives(site),
+        *_named_keys(site),
     ]
 
 
@@ -36,20 +42,37 @@ def _kinds(site: Site) -> Iterator[Problem]:
             yield site.problem(
                 f"{here}.reserved_cores", f"{kind.reserved_cores} of {kind.cpus} cpus leaves none"
             )
-        if kind.gpu_type and not kind.gpus:
-            yield site.problem(f"{here}.gpu_type", "needs gpus, the number of GPUs of a node")
-        if kind.require_gpus and not kind.gpus:
-            yield site.problem(f"{here}.require_gpus", "needs gpus, the number of GPUs of a node")
+        yield from _gpus(site, here, kind)
+
+
+def _gpus(site: Site, here: str, kind: NodeKind) -> Iterator[Problem]:
+    for key in ("gpu_type", "require_gpus"):
+        if getattr(kind, key) and not kind.gpus:
+            yield site.problem(f"{here}.{key}", "needs gpus, the number of GPUs of a node")
 
 
 def _partitions(site: Site) -> Iterator[Problem]:
-    if not site.partitions:
-        return
+    """Where the site lists what there is, node kinds may name nothing else."""
     for name, kind in site.node_kinds.items():
-        if kind.partition is not None and kind.partition not in site.partitions:
+        for key, listed in (("partition", site.partitions), ("qos", site.qos)):
+            chosen = getattr(kind, key)
+            if chosen is not None and listed and chosen not in listed:
+                yield site.problem(
+                    f"node_kinds.{name}.{key}", f"unknown {key} {chosen!r}{nearest(chosen, listed)}"
+                )
+
+
+def _queues(site: Site) -> Iterator[Problem]:
+    queues: dict[str, Queue] = {f"partitions.{name}": it for name, it in site.partitions.items()}
+    queues |= {f"qos.{name}": it for name, it in site.qos.items()}
+    for key, queue in queues.items():
+        sizes = [item.nodes for item in queue.time_by_nodes]
+        if sizes != sorted(set(sizes)):
+            yield site.problem(f"{key}.time_by_nodes", f"sizes must rise (got {sizes})")
+        most = queue.most_nodes()
+        if queue.min_nodes and most and queue.min_nodes > most:
             yield site.problem(
-                f"node_kinds.{name}.partition",
-                f"unknown partition {kind.partition!r}{nearest(kind.partition, site.partitions)}",
+                f"{key}.min_nodes", f"{queue.min_nodes} is more than a job may have, {most}"
             )
 
 
@@ -64,19 +87,28 @@ def _ports(site: Site) -> Iterator[Problem]:
 
 
 def _paths(site: Site) -> Iterator[Problem]:
-    paths = {
+    alone = {
         "storage.state": site.storage.state,
-        "storage.shared": site.storage.shared,
-        "storage.local": site.storage.local,
         "storage.ram": site.storage.ram,
         "python": site.python,
         "templates": site.templates,
-    } | {f"env.{name}": value for name, value in site.env.items()}
-    for key, text in paths.items():
+    }
+    with_more = {"storage.shared": site.storage.shared, "storage.local": site.storage.local}
+    with_more |= {f"env.{name}": value for name, value in site.env.items()}
+    more: dict[str, str | None] = dict.fromkeys(("ACCOUNT", *site.variables), "value")
+    for key, text in (alone | with_more).items():
         try:
-            resolved = resolve(text or "", user="user", home="/home/user")
+            resolved = resolve(
+                text or "",
+                user="user",
+                home="/home/user",
+                variables=more if key in with_more else None,
+            )
         except UnknownVariableError as error:
-            yield site.problem(key, f"{error} (got {text!r}); set it in prologue instead")
+            remedy = "set it in prologue instead"
+            if key.startswith("storage."):
+                remedy = "name it in variables" if key in with_more else "write the path out"
+            yield site.problem(key, f"{error} (got {text!r}); {remedy}")
             continue
         if key == "storage.ram" and len(resolved) > MAX_RAM_PATH:
             yield site.problem(
@@ -84,6 +116,14 @@ def _paths(site: Site) -> Iterator[Problem]:
                 f"longer than {MAX_RAM_PATH} characters (got {text!r}); socket paths are limited "
                 "to 107 bytes",
             )
+
+
+def _internet(site: Site) -> Iterator[Problem]:
+    internet = site.internet
+    if internet.access == "proxy" and internet.proxy is None:
+        yield site.problem("internet.proxy", "is required with access proxy")
+    if internet.access != "proxy" and internet.proxy is not None:
+        yield site.problem("internet.access", "must be proxy where there is one")
 
 
 def _directives(site: Site) -> Iterator[Problem]:
@@ -94,3 +134,31 @@ def _directives(site: Site) -> Iterator[Problem]:
     default, most = limits.default_time, limits.max_time
     if default and most and time_limit_s(default) > time_limit_s(most):
         yield site.problem("limits.default_time", f"{default} is above max_time, {most}")
+
+
+def _named_keys(site: Site) -> Iterator[Problem]:
+    """What ``unverified`` and ``locks`` name is a key that there is. (Keys of a spec are the
+    planner's to know.)"""
+    for key, listed in (("unverified", site.unverified), ("locks", site.locks)):
+        for index, text in enumerate(listed):
+            name = text.split(" ", 1)[0]
+            if key == "locks" and name.startswith(SPEC_PREFIX):
+                continue
+            hint = _unknown_key(site, name)
+            if hint is not None:
+                yield site.problem(f"{key}[{index}]", f"there is no key {name!r}{hint}")
+
+
+def _unknown_key(site: Site, name: str) -> str | None:
+    """None if the site config may have that key, else what was perhaps meant."""
+    path = key_path(name)
+    for end in range(1, len(path) + 1):
+        known = keys_at(Site, path[: end - 1])
+        if not known:  # a mapping by names of the site's own choice
+            above = ".".join(str(part) for part in path[: end - 1])
+            known = {"node_kinds": [*site.node_kinds], "partitions": [*site.partitions]}.get(
+                above, [*site.qos] if above == "qos" else [str(path[end - 1])]
+            )
+        if path[end - 1] not in known:
+            return nearest(str(path[end - 1]), known)
+    return None if path else ""

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from exaslurm.errors import SiteError
 from exaslurm.site.checks import cross_problems
+from exaslurm.site.locks import broken_locks, lay_over
 from exaslurm.site.model import Site
 from exaslurm.util.checked import check, report
 from exaslurm.util.user import config_dir
-from exaslurm.util.yaml_lines import Document, nearest, read_document, read_yaml_file
+from exaslurm.util.yaml_lines import Document, Problem, nearest, read_document, read_yaml_file
 
 _SUFFIX = ".yaml"
+HOST_DIR = Path("/etc/exaslurm/sites")
 _PACKAGED = Path(__file__).resolve().parent.parent / "site_configs"
 
 
@@ -22,7 +24,7 @@ def search_path(environ: Mapping[str, str]) -> list[Path]:
     joined by colons), ``/etc/exaslurm/sites``, the user's own, the ones that come along."""
     given = [Path(part) for part in environ.get("EXASLURM_SITE_CONFIG", "").split(":") if part]
     own = config_dir(environ) / "exaslurm" / "sites"
-    return [*given, Path("/etc/exaslurm/sites"), own, _PACKAGED]
+    return [*given, HOST_DIR, own, _PACKAGED]
 
 
 def site_names(environ: Mapping[str, str]) -> list[str]:
@@ -56,6 +58,7 @@ def load_site(name: str, environ: Mapping[str, str]) -> Site:
     else:
         file = _find(name, directories, environ, "")
     document = _read(name, file, directories, environ, (file,))
+    document.problems += _host_locks(name, document, directories, environ)
     site, problems = check(Site, document)
     if site is not None:
         problems = cross_problems(site)
@@ -100,4 +103,15 @@ def _read(
     if base_file in seen:
         raise SiteError(f"{asked_in}{base!r} extends this site itself")
     under = _read(base, base_file, directories, environ, (*seen, base_file))
-    return document.over(under)
+    return lay_over(document, under)
+
+
+def _host_locks(
+    name: str, document: Document, directories: list[Path], environ: Mapping[str, str]
+) -> list[Problem]:
+    """Locks that the host's own file of that name has, where another one was found first."""
+    host_file = HOST_DIR / f"{name}{_SUFFIX}"
+    read = {place[0] for place in document.places.values()}
+    if "/" in name or str(host_file) in read or not os.path.isfile(host_file):
+        return []
+    return broken_locks(document, _read(name, host_file, directories, environ, (host_file,)))

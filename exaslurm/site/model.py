@@ -7,13 +7,16 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from exaslurm.site.internet import Internet
 from exaslurm.site.paths import resolve
+from exaslurm.site.queues import Partition, Qos
 from exaslurm.util.fields import (
     TEXT,
     Count,
     Directive,
     DirectiveName,
     Environment,
+    EnvName,
     Flag,
     Name,
     Natural,
@@ -82,6 +85,10 @@ class Slurm(Section):
     extra_directives: tuple[Directive, ...] = Field(
         default=(), description="sbatch options added to every component."
     )
+    max_steps: Count | None = Field(
+        default=None,
+        description="Steps (srun) of a job at the same time; a cell has one for each component.",
+    )
     mandatory_directives: tuple[DirectiveName, ...] = Field(
         default=(),
         description="Long names of options without which this site refuses a job, such as account.",
@@ -106,7 +113,18 @@ class NodeKind(Section):
     """Nodes that are alike. What is left out is not known, and not checked."""
 
     description: Text | None = Field(default=None, description="For people.")
+    count: Count | None = Field(
+        default=None, description="Nodes of this kind that there are; more are not to be had."
+    )
     partition: Word | None = Field(default=None, description="Partition. Default: Slurm's.")
+    qos: Word | None = Field(
+        default=None, description="Quality of service where the spec names none. Default: Slurm's."
+    )
+    account_suffix: Annotated[str, TEXT, Field(pattern=r"^[A-Za-z0-9_.-]{0,32}$")] | None = Field(
+        default=None,
+        description="How accounts for these nodes end, such as _g: it takes the place of another "
+        "kind's in the account that the user names. Default: the account stays as it is.",
+    )
     cpus: Count | None = Field(default=None, description="Logical CPUs of a node.")
     mem_gib: Positive | None = Field(default=None, description="Memory that a job may have, GiB.")
     gpus: Natural | None = Field(
@@ -140,13 +158,6 @@ class NodeKind(Section):
     def known_cores(self) -> int | None:
         """Logical CPUs of a node that a job may have, None where nobody knows."""
         return None if self.cpus is None else self.cpus - self.reserved_cores
-
-
-class Partition(Section):
-    """Limits of a partition."""
-
-    max_nodes: Count | None = Field(default=None, description="Nodes of one job at most.")
-    max_time: TimeLimit | None = Field(default=None, description="Wall time at most.")
 
 
 class HeadDefaults(Section):
@@ -186,7 +197,8 @@ class Ports(Section):
 
 
 class Storage(Section):
-    """Directories. $HOME and $USER are understood, and nothing else of the shell."""
+    """Directories. $HOME and $USER are understood; in `shared` and `local` also $ACCOUNT, the
+    Slurm account, and what `variables` names."""
 
     state: PathText | None = Field(
         default=None,
@@ -220,6 +232,10 @@ class Limits(Section):
     """Ceilings of the site, for any partition."""
 
     max_nodes: Count | None = Field(default=None, description="Nodes of a deployment at most.")
+    max_gpus: Count | None = Field(default=None, description="GPUs of a deployment at most.")
+    max_replicas: Count | None = Field(
+        default=None, description="Replicas of a deployment at most."
+    )
     max_jobs: Count | None = Field(
         default=None, description="Jobs of a user at most; each component of a cell counts as one."
     )
@@ -275,6 +291,10 @@ class Site(Root):
     partitions: dict[Word, Partition] = Field(
         default_factory=dict, description="Partitions and their limits. Default: not checked."
     )
+    qos: dict[Word, Qos] = Field(
+        default_factory=dict,
+        description="Qualities of service and their limits. Default: not checked.",
+    )
     workers: WorkerDefaults = Field(
         default=WorkerDefaults(), description="Nodes that carry replicas."
     )
@@ -292,6 +312,11 @@ class Site(Root):
     )
     ports: Ports = Field(default=Ports(), description="Ports that may be used.")
     storage: Storage = Field(default=Storage(), description="Directories.")
+    variables: tuple[EnvName, ...] = Field(
+        default=(),
+        description="Variables of the user's login shell that `storage` may use, such as SCRATCH.",
+    )
+    internet: Internet = Field(default=Internet(), description="Whether nodes reach the internet.")
     container: Container = Field(
         default=Container(),
         description="How engines run in a container.",
@@ -317,9 +342,22 @@ class Site(Root):
     limits: Limits = Field(default=Limits(), description="Ceilings of the site.")
     gateway: GatewayRules = Field(default=GatewayRules(), description="Where a router may run.")
     timeouts: Timeouts = Field(default=Timeouts(), description="Deadlines.")
-    unverified: tuple[Text, ...] = Field(
-        default=(), description="Keys (dotted) whose values nobody has confirmed on the machine."
+    locks: tuple[Text, ...] = Field(
+        default=(),
+        description="Keys (dotted) that a config laid over this one may not change, and, as "
+        "`spec.KEY`, that a spec may not give.",
     )
+    unverified: tuple[Text, ...] = Field(
+        default=(),
+        description="Keys (dotted; a remark in brackets may follow) whose values nobody has "
+        "confirmed on the machine. Shown whenever the site is used.",
+    )
+
+    def path_variables(
+        self, environ: Mapping[str, str], account: str | None
+    ) -> dict[str, str | None]:
+        """What paths may use besides $HOME and $USER, for ``resolve``; None: it has no value."""
+        return {"ACCOUNT": account, **{name: environ.get(name) for name in self.variables}}
 
     def state_dir(self, environ: Mapping[str, str]) -> str | None:
         """Where the site wants run directories, for ``rundir.state_root``; None: it does not

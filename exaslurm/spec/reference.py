@@ -50,6 +50,12 @@ extends: lab
 slurm: {hetjobs: false}
 ```
 
+`locks:` names keys that a config laid over this one may not change, such as `limits` or
+`gateway.background`, and, as `spec.account`, keys that a spec may not give. They also hold where a
+config of the same name in `EXASLURM_SITE_CONFIG` hides the host's own in `/etc/exaslurm/sites`.
+`unverified:` names keys whose values come from public pages only, or from none; plans and
+`exaslurm site show` repeat them until somebody has looked at the machine.
+
 This page is made from the schema by `scripts/reference`.
 """
 

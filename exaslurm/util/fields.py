@@ -115,7 +115,7 @@ def _listed(value: Any) -> Any:
 
 
 def _path(value: str) -> str:
-    if not re.match(r"/|~/|\$\{?(?:HOME|USER)\b", value):
+    if not re.match(r"/|~/|\$\{?[A-Za-z_]", value):
         raise bad("must be an absolute path, or begin with ~/ or $HOME/")
     return value
 

@@ -135,8 +135,21 @@ def test_a_file_can_be_checked_by_its_path(put: Callable[..., Path]) -> None:
         ("ports: {first: 30000, last: 30100}", "ports.last: 30000-30100 holds no block of 500"),
         ("storage: {ram: /a/very/long/directory}", "storage.ram: longer than 16 characters"),
         ("storage: {ram: relative}", "storage.ram: must be an absolute path"),
-        ("storage: {shared: $HOME/$PROJECT}", "only $HOME and $USER are understood, not $PROJECT"),
-        ("env: {PATH: '/x:$PATH'}", "env.PATH: only $HOME and $USER are understood"),
+        ("storage: {shared: $HOME/$PROJECT}", "only $HOME, $USER and $ACCOUNT are understood, not $PROJECT"),
+        ("env: {PATH: '/x:$PATH'}", "env.PATH: only $HOME, $USER and $ACCOUNT are understood"),
+        ("storage: {state: $SCRATCH/x}", "only $HOME and $USER are understood, not $SCRATCH"),
+        ("qos: {a: {}}\nnode_kinds: {cpu: {qos: b}}", "node_kinds.cpu.qos: unknown qos 'b'"),
+        (
+            "partitions: {a: {time_by_nodes: [{nodes: 2, max_time: 60}, {nodes: 1, max_time: 9}]}}",
+            "partitions.a.time_by_nodes: sizes must rise (got [2, 1])",
+        ),
+        ("qos: {a: {min_nodes: 3, max_nodes: 2}}", "qos.a.min_nodes: 3 is more than a job may"),
+        ("internet: {access: proxy}", "internet.proxy: is required with access proxy"),
+        ("internet: {proxy: 'http://p:3128'}", "internet.access: must be proxy where there is one"),
+        ("internet: {access: proxy, proxy: p}", "internet.proxy: "),
+        ("unverified: [slurm.memry]", "unverified[0]: there is no key 'slurm.memry'; did you mean"),
+        ("unverified: [node_kinds.gpu]", "there is no key 'node_kinds.gpu'; did you mean cpu?"),
+        ("locks: [limit]", "locks[0]: there is no key 'limit'; did you mean limits?"),
         ("partitions: {a: {}}\nnode_kinds: {cpu: {partition: b}}", "unknown partition 'b'"),
         ("node_kinds: {cpu: {gpu_type: a100}}", "node_kinds.cpu.gpu_type: needs gpus"),
         ("node_kinds: {cpu: {require_gpus: yes}}", "node_kinds.cpu.require_gpus: needs gpus"),
@@ -168,6 +181,14 @@ def test_what_must_hold(
     found = problems("mine", environ)
     assert len(found) == 1
     assert said in found[0]
+
+
+def test_what_is_not_verified_may_have_a_remark(
+    environ: dict[str, str], put: Callable[..., Path]
+) -> None:
+    keys = "[storage.local (no page names it), node_kinds.cpu.cpus, node_kinds, ports]"
+    put("mine", BASE.format(name="mine") + f"unverified: {keys}\n")
+    assert load_site("mine", environ).unverified[0] == "storage.local (no page names it)"
 
 
 def test_ray_may_be_a_switch(environ: dict[str, str], put: Callable[..., Path]) -> None:
