@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exaslurm.core.binding import ReplicaBinding
-from exaslurm.core.facts import GpuFact, HcaFact, NodeFacts
+from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.placement import Demand, Room
 from exaslurm.core.ports import MAX_ENGINES, engine_port
+from exaslurm.core.topology import Hca, HcaPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,12 @@ class NodePlacer:
         return tuple(sorted(chosen))
 
     def _domains(self) -> dict[int, int]:
-        return {core: numa.index for numa in self.facts.numa for core in numa.cpus}
+        return {core: numa.index for numa in self.facts.topology.numa for core in numa.cpus}
 
     def _mem_node(self, cores: Iterable[int]) -> int | None:
         """The NUMA node that holds all the cores; None where there is only one to choose, or the
         cores lie in several."""
-        with_memory = [numa for numa in self.facts.numa if numa.cpus and numa.mem_mib > 0]
+        with_memory = self.facts.topology.memory_nodes
         domains = self._domains()
         used = {domains.get(core) for core in cores}
         if len(with_memory) < 2 or len(used) != 1:
@@ -139,14 +140,22 @@ class NodePlacer:
 
     def _take_hca(self, near: set[int]) -> str | None:
         """An active port of the fastest class: nearest, then least used, then by name."""
-        active = [hca for hca in self.facts.hcas if "ACTIVE" in hca.state.upper()]
+        active = [
+            (hca, port)
+            for hca in self.facts.topology.hcas
+            if hca.fabric != "ethernet"
+            for port in hca.ports
+            if port.state == "ACTIVE"
+        ]
         if not active:
             return None
-        fastest = max(hca.rate_gbps for hca in active)
-        best = min(
-            (hca for hca in active if hca.rate_gbps >= fastest / 2),
-            key=lambda hca: (hca.numa not in near, self.hca_use[_name(hca)], hca.name, hca.port),
-        )
+        fastest = max(port.rate_gbps for _, port in active)
+
+        def rank(pair: tuple[Hca, HcaPort]) -> tuple[bool, int, str, int]:
+            hca, port = pair
+            return (hca.numa not in near, self.hca_use[_name(pair)], hca.name, port.number)
+
+        best = min((pair for pair in active if pair[1].rate_gbps >= fastest / 2), key=rank)
         self.hca_use[_name(best)] += 1
         return _name(best)
 
@@ -174,5 +183,5 @@ def needs_sharing(facts: NodeFacts, demands: Sequence[Demand]) -> bool:
     return sum(demand.cores for demand in demands) > len(facts.cpus)
 
 
-def _name(hca: HcaFact) -> str:
-    return f"{hca.name}:{hca.port}"
+def _name(pair: tuple[Hca, HcaPort]) -> str:
+    return f"{pair[0].name}:{pair[1].number}"

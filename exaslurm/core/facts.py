@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumaFact:
-    """A NUMA node: its logical CPUs (kernel numbers) and memory."""
-
-    index: int
-    cpus: tuple[int, ...]
-    mem_mib: int
+from exaslurm.core.topology import UNKNOWN, NodeTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFact:
     """A GPU that the step may use. ``visible_id`` is what goes into the vendor's
-    ``*_VISIBLE_DEVICES``; the other fields are None where nothing on the node tells."""
+    ``*_VISIBLE_DEVICES``; the other fields are None where nothing on the node tells. ``pci`` is
+    the key to its place in the node's topology."""
 
     visible_id: str
     vendor: str
@@ -30,24 +24,13 @@ class GpuFact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HcaFact:
-    """A port of an InfiniBand or RoCE device (``/sys/class/infiniband``)."""
-
-    name: str
-    port: int
-    state: str
-    rate_gbps: float
-    link_layer: str
-    numa: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """One node of a cell.
 
-    ``cpus`` are the logical CPUs that the step may run on, ``cpus_granted`` the number that
-    Slurm says it granted (None outside Slurm): where it is larger than the machine, Slurm was
-    told a claim. ``order`` is the node's place in the expanded node list of its component.
+    ``topology`` is the whole node; what Slurm granted of it are ``cpus`` and ``gpus``. ``cpus``
+    are the logical CPUs that the step may run on, ``cpus_granted`` the number that Slurm says it
+    granted (None outside Slurm): where it is larger than the machine, Slurm was told a claim.
+    ``order`` is the node's place in the expanded node list of its component.
     """
 
     node: str
@@ -59,8 +42,7 @@ class NodeFacts:
     cpus: tuple[int, ...]
     cpus_granted: int | None
     mem_mib: int
-    numa: tuple[NumaFact, ...] = ()
     gpus: tuple[GpuFact, ...] = ()
-    hcas: tuple[HcaFact, ...] = ()
+    topology: NodeTopology = UNKNOWN
     switch: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)

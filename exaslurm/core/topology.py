@@ -137,3 +137,16 @@ class NodeTopology:
     def cpus(self) -> tuple[int, ...]:
         """All logical CPUs."""
         return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
+
+    @property
+    def memory_nodes(self) -> tuple[NumaNode, ...]:
+        """The NUMA nodes with CPUs and memory of their own, where a process may be bound to."""
+        return tuple(node for node in self.numa if node.kind == "cpu" and node.mem_mib > 0)
+
+    def gpu_at(self, pci: str | None) -> Gpu | None:
+        """The GPU with this PCI address."""
+        return next((gpu for gpu in self.gpus if pci is not None and gpu.pci == pci), None)
+
+
+# Of a node that has not said anything.
+UNKNOWN = NodeTopology(host="")

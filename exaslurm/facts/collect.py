@@ -9,13 +9,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from exaslurm.core.facts import GpuFact, HcaFact, NodeFacts, NumaFact
+from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.plan import NodeEnvironment
+from exaslurm.core.topology import NodeTopology
 from exaslurm.facts.gpus import gpus
 from exaslurm.facts.memory import usable_mib
-from exaslurm.facts.sysfs import SYS, hcas, numa_nodes
-
-PROC = Path("/proc")
+from exaslurm.topo.node import read_node
+from exaslurm.topo.sysfs import PROC, SYS
 
 
 def node_name(environ: Mapping[str, str]) -> str:
@@ -39,9 +39,9 @@ def collect(
     """Facts of this node; ``cpus`` defaults to the CPUs that this process may run on."""
     granted = environ.get("SLURM_CPUS_ON_NODE", "")
     order = environ.get("SLURM_NODEID", "")
-    numa = numa_nodes(sys)
-    ports = hcas(sys)
-    cards = gpus(environ, sys=sys)
+    drivers = read_node(sys, proc, host=node_name(environ))
+    topology = drivers.topology
+    cards = gpus(environ, topology.gpus, drivers.accessible)
     switch = switch_of(environ)
     return NodeFacts(
         node=node_name(environ),
@@ -53,11 +53,10 @@ def collect(
         cpus=tuple(sorted(cpus if cpus is not None else os.sched_getaffinity(0))),
         cpus_granted=int(granted) if granted.isdigit() else None,
         mem_mib=usable_mib(environ, proc=proc, cgroup=sys / "fs/cgroup"),
-        numa=numa,
         gpus=cards,
-        hcas=ports,
+        topology=topology,
         switch=switch,
-        labels=labels(kind, numa, cards, ports, switch, _has_local(node)),
+        labels=labels(kind, topology, cards, switch, _has_local(node)),
     )
 
 
@@ -73,18 +72,23 @@ def switch_of(environ: Mapping[str, str]) -> str | None:
 
 def labels(
     kind: str,
-    numa: Sequence[NumaFact],
+    topology: NodeTopology,
     cards: Sequence[GpuFact],
-    ports: Sequence[HcaFact],
     switch: str | None,
     local: bool,
 ) -> dict[str, str]:
     """Strings for constraints, in the form that Ray's labels allow."""
-    active = [port.rate_gbps for port in ports if port.state == "ACTIVE"]
+    active = [
+        port.rate_gbps
+        for hca in topology.hcas
+        if hca.fabric != "ethernet"
+        for port in hca.ports
+        if port.state == "ACTIVE"
+    ]
     found = {
         "kind": kind,
         "arch": platform.machine(),
-        "numa": str(len(numa) or 1),
+        "numa": str(len(topology.memory_nodes) or 1),
         "ib_gbps": f"{max(active):g}" if active else "0",
         "nvme": "true" if local else "false",
     }

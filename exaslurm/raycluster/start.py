@@ -111,10 +111,16 @@ def temp_dir(node_dir: Path) -> Path:
 def node_labels(facts: NodeFacts, *, role: str, epoch: int) -> dict[str, str]:
     """The labels by which Ray work can choose this node."""
     labels = {**facts.labels, NODE_LABEL: facts.node, "role": role, "epoch": str(epoch)}
-    labels["numa"] = str(max(1, len(facts.numa)))
+    labels["numa"] = str(max(1, len(facts.topology.memory_nodes)))
     if facts.switch:
         labels["switch"] = facts.switch
-    rates = [hca.rate_gbps for hca in facts.hcas if "active" in hca.state.lower()]
+    rates = [
+        port.rate_gbps
+        for hca in facts.topology.hcas
+        if hca.fabric != "ethernet"
+        for port in hca.ports
+        if port.state == "ACTIVE"
+    ]
     if rates:
         labels["ib_gbps"] = f"{max(rates):g}"
     return {_label_key(key): _label_value(value) for key, value in sorted(labels.items())}

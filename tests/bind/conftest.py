@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from exaslurm.core.facts import GpuFact, HcaFact, NodeFacts, NumaFact
+from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.plan import ModelPlan, Plan
+from exaslurm.core.topology import Core, Gpu, Hca, NodeTopology, NumaNode
 from tests.tools import plans
 
 
@@ -50,13 +51,17 @@ def make_node(
     numa: int = 1,
     gpus: int = 0,
     gpu_numa: Sequence[int] | None = None,
-    hcas: Sequence[HcaFact] = (),
+    hcas: Sequence[Hca] = (),
     switch: str | None = None,
 ) -> NodeFacts:
     """A node with its CPUs dealt over ``numa`` NUMA nodes in runs. ``granted`` -1: all."""
     size = max(1, len(cpus) // numa)
+    name = f"n{group}{order:03d}"
+    parts = [tuple(cpus[i * size : (i + 1) * size if i < numa - 1 else None]) for i in range(numa)]
+    near = [gpu_numa[i] if gpu_numa else None for i in range(gpus)]
+    pci = [f"0000:{i + 1:02x}:00.0" for i in range(gpus)]
     return NodeFacts(
-        node=f"n{group}{order:03d}",
+        node=name,
         het_group=group,
         order=order,
         address=f"10.0.{group}.{order + 1}",
@@ -65,19 +70,24 @@ def make_node(
         cpus=tuple(cpus),
         cpus_granted=len(cpus) if granted == -1 else granted,
         mem_mib=mem_mib,
-        numa=tuple(
-            NumaFact(
-                index=i,
-                cpus=tuple(cpus[i * size : (i + 1) * size if i < numa - 1 else None]),
-                mem_mib=mem_mib // numa,
-            )
-            for i in range(numa)
-        ),
         gpus=tuple(
-            GpuFact(visible_id=str(i), vendor="nvidia", numa=gpu_numa[i] if gpu_numa else None)
+            GpuFact(visible_id=str(i), vendor="nvidia", numa=near[i], pci=pci[i])
             for i in range(gpus)
         ),
-        hcas=tuple(hcas),
+        topology=NodeTopology(
+            host=name,
+            cores=tuple(
+                Core(cpus=(cpu,), package=0, numa=i) for i, part in enumerate(parts) for cpu in part
+            ),
+            numa=tuple(
+                NumaNode(index=i, kind="cpu", cpus=part, mem_mib=mem_mib // numa)
+                for i, part in enumerate(parts)
+            ),
+            gpus=tuple(
+                Gpu(index=i, vendor="nvidia", numa=near[i], pci=pci[i]) for i in range(gpus)
+            ),
+            hcas=tuple(hcas),
+        ),
         switch=switch,
     )
 

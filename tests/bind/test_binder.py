@@ -9,18 +9,15 @@ from typing import Any
 import pytest
 
 from exaslurm.bind.binder import bind_cell, choose_node, replica_ids
-from exaslurm.core.facts import HcaFact
+from exaslurm.core.topology import Hca, HcaPort
 from exaslurm.errors import BindingMismatch
 
 Make = Any
 
 
-def hca(
-    name: str, *, numa: int | None = None, rate: float = 200.0, state: str = "ACTIVE"
-) -> HcaFact:
-    return HcaFact(
-        name=name, port=1, state=state, rate_gbps=rate, link_layer="InfiniBand", numa=numa
-    )
+def hca(name: str, *, numa: int | None = None, rate: float = 200.0, state: str = "ACTIVE") -> Hca:
+    port = HcaPort(number=1, state=state, rate_gbps=rate, link_layer="InfiniBand")
+    return Hca(name=name, fabric="infiniband", ports=(port,), numa=numa)
 
 
 def test_ids_ports_and_addresses(model: Make, plan_of: Make, node: Make) -> None:
@@ -140,7 +137,7 @@ def test_hcas_that_are_down_or_slow_are_not_used(model: Make, plan_of: Make, nod
     plan = plan_of([model("m")], [("m", "a", 3)], nodes=1)
     hcas = [
         hca("mlx5_0", state="DOWN"),
-        hca("mlx5_1", state="4: ACTIVE"),
+        hca("mlx5_1"),
         hca("mlx5_2", rate=10.0),
         hca("mlx5_3"),
     ]

@@ -11,9 +11,22 @@ from hypothesis import strategies as st
 
 from exaslurm.bind.binder import bind_cell, choose_node, replica_ids
 from exaslurm.core.binding import CellBinding
-from exaslurm.core.facts import GpuFact, HcaFact, NodeFacts, NumaFact
+from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.plan import Plan
+from exaslurm.core.topology import Hca, HcaPort, NodeTopology, NumaNode
 from exaslurm.errors import BindingMismatch
+
+
+@st.composite
+def hca(draw: st.DrawFn, name: str) -> Hca:
+    port = HcaPort(
+        number=1,
+        state=draw(st.sampled_from(["ACTIVE", "DOWN"])),
+        rate_gbps=draw(st.sampled_from([100.0, 200.0])),
+        link_layer="InfiniBand",
+    )
+    numa = draw(st.one_of(st.none(), st.integers(0, 3)))
+    return Hca(name=name, fabric="infiniband", ports=(port,), numa=numa)
 
 
 @st.composite
@@ -35,9 +48,6 @@ def nodes(draw: st.DrawFn, count: int) -> list[NodeFacts]:
                 cpus=tuple(cpus),
                 cpus_granted=draw(st.sampled_from([len(cpus), None, 2 * len(cpus), 1])),
                 mem_mib=draw(st.integers(1, 64)) * 1024,
-                numa=tuple(
-                    NumaFact(index=i, cpus=part, mem_mib=1024) for i, part in enumerate(parts)
-                ),
                 gpus=tuple(
                     GpuFact(
                         visible_id=str(i),
@@ -46,16 +56,13 @@ def nodes(draw: st.DrawFn, count: int) -> list[NodeFacts]:
                     )
                     for i in range(gpus)
                 ),
-                hcas=tuple(
-                    HcaFact(
-                        name=f"mlx5_{i}",
-                        port=1,
-                        state=draw(st.sampled_from(["ACTIVE", "DOWN"])),
-                        rate_gbps=draw(st.sampled_from([100.0, 200.0])),
-                        link_layer="InfiniBand",
-                        numa=draw(st.one_of(st.none(), st.integers(0, 3))),
-                    )
-                    for i in range(draw(st.integers(0, 3)))
+                topology=NodeTopology(
+                    host=f"n{order}",
+                    numa=tuple(
+                        NumaNode(index=i, kind="cpu", cpus=part, mem_mib=1024)
+                        for i, part in enumerate(parts)
+                    ),
+                    hcas=tuple(draw(hca(f"mlx5_{i}")) for i in range(draw(st.integers(0, 3)))),
                 ),
                 switch=draw(st.sampled_from([None, "a", "b"])),
             )
@@ -120,8 +127,10 @@ def check(plan: Plan, binding: CellBinding, nodes: dict[str, NodeFacts], planned
             assert len(replica.cores) == (slot.cores if replica.pinned else len(facts.cpus))
             assert not replica.pinned or facts.cpus_granted == len(facts.cpus)
             if replica.mem_node is not None:
-                assert set(replica.cores) <= set(facts.numa[replica.mem_node].cpus)
-            active = {f"{hca.name}:1" for hca in facts.hcas if hca.state == "ACTIVE"}
+                assert set(replica.cores) <= set(facts.topology.numa[replica.mem_node].cpus)
+            active = {
+                f"{hca.name}:1" for hca in facts.topology.hcas if hca.ports[0].state == "ACTIVE"
+            }
             assert replica.hca in active if active else replica.hca is None
 
 

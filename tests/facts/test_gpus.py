@@ -1,4 +1,4 @@
-"""GPUs: which ones by Slurm's variables, what they are by the driver or the bus."""
+"""GPUs: which ones by Slurm's variables, what they are by the node's topology."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from exaslurm.core.facts import GpuFact
-from exaslurm.facts.gpus import Card, gpus, visible_ids
+from exaslurm.core.topology import Gpu
+from exaslurm.facts.gpus import gpus, visible_ids
+from exaslurm.topo.node import read_node
 
-A100 = [
-    Card(index=0, vendor="nvidia", uuid="GPU-aa", pci="0000:17:00.0", numa=0, name="A100",
-         mem_mib=81920),
-    Card(index=1, vendor="nvidia", uuid="GPU-bb", pci="0000:65:00.0", numa=1, name="A100",
-         mem_mib=81920),
-]  # fmt: skip
+A100 = tuple(
+    Gpu(index=i, vendor="nvidia", uuid=f"GPU-{letter * 2}", pci=f"0000:{bus}:00.0", numa=i,
+        name="A100", mem_mib=81920)
+    for i, (letter, bus) in enumerate(zip("abcd", ("17", "65", "ca", "e3"), strict=True))
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,9 @@ def test_which(environ: dict[str, str], expected: object) -> None:
     assert visible_ids(environ) == expected
 
 
-def test_the_driver_completes_them() -> None:
+def test_a_number_and_a_uuid_mean_the_same_gpu() -> None:
     by_index, by_uuid = (
-        gpus({"CUDA_VISIBLE_DEVICES": name}, driver=lambda: A100) for name in ("1", "GPU-bb")
+        gpus({"CUDA_VISIBLE_DEVICES": name}, A100, A100) for name in ("1", "GPU-bb")
     )
     assert by_index == (
         GpuFact(visible_id="1", vendor="nvidia", uuid="GPU-bb", pci="0000:65:00.0", numa=1,
@@ -46,8 +47,30 @@ def test_the_driver_completes_them() -> None:
     assert by_uuid[0].visible_id == "GPU-bb"
 
 
-def test_the_bus_tells_where_there_is_no_driver_library(sys: Path) -> None:
-    found = gpus({"ROCR_VISIBLE_DEVICES": "0,1"}, sys=sys)
+@pytest.mark.parametrize(
+    ("environ", "accessible", "uuids"),
+    [
+        # Devices are constrained: the driver shows two of four, the numbers count these.
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_STEP_GPUS": "2,3"}, A100[2:], ["GPU-cc", "GPU-dd"]),
+        # They are, but no driver's library is there to ask: Slurm's own numbers.
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "SLURM_STEP_GPUS": "2,3"}, None, ["GPU-cc", "GPU-dd"]),
+        ({"CUDA_VISIBLE_DEVICES": "1,0", "SLURM_JOB_GPUS": "1-2"}, None, ["GPU-bb", "GPU-cc"]),
+        # A list within the step's own: no longer Slurm's.
+        ({"CUDA_VISIBLE_DEVICES": "1", "SLURM_JOB_GPUS": "0-3"}, None, ["GPU-bb"]),
+        # They are not.
+        ({"CUDA_VISIBLE_DEVICES": "2,3", "SLURM_STEP_GPUS": "2,3"}, A100, ["GPU-cc", "GPU-dd"]),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, A100, [None]),
+    ],
+)
+def test_numbers_count_what_the_step_may_use(
+    environ: dict[str, str], accessible: tuple[Gpu, ...] | None, uuids: list[str | None]
+) -> None:
+    assert [gpu.uuid for gpu in gpus(environ, A100, accessible)] == uuids
+
+
+def test_the_bus_tells_where_there_is_no_driver_library(sys: Path, proc: Path) -> None:
+    drivers = read_node(sys, proc)
+    found = gpus({"ROCR_VISIBLE_DEVICES": "0,1"}, drivers.topology.gpus, drivers.accessible)
     assert found == (
         GpuFact(visible_id="0", vendor="amd", uuid="9f4c", pci="0000:c1:00.0", numa=0,
                 name="Instinct MI250X", mem_mib=65520),
@@ -55,16 +78,12 @@ def test_the_bus_tells_where_there_is_no_driver_library(sys: Path) -> None:
     )  # fmt: skip
 
 
-def test_gpus_that_only_slurm_knows(tmp_path: Path) -> None:
-    found = gpus({"SLURM_JOB_GPUS": "0,1"}, sys=tmp_path)
-    assert found == (
+def test_gpus_that_only_slurm_knows() -> None:
+    assert gpus({"SLURM_JOB_GPUS": "0,1"}, ()) == (
         GpuFact(visible_id="0", vendor="nvidia"),
         GpuFact(visible_id="1", vendor="nvidia"),
     )
 
 
-def test_no_gpus_are_asked_for_no_driver(tmp_path: Path) -> None:
-    def driver() -> list[Card]:
-        raise AssertionError("asked")
-
-    assert gpus({}, sys=tmp_path, driver=driver) == ()
+def test_no_gpus_are_asked_for() -> None:
+    assert gpus({}, A100, A100) == ()

@@ -13,8 +13,9 @@ import pytest
 from exaslurm.core import ports
 from exaslurm.core.cell import RayTarget
 from exaslurm.core.execspec import ExecSpec
-from exaslurm.core.facts import GpuFact, HcaFact, NodeFacts
+from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.plan import RayPlan
+from exaslurm.core.topology import Hca, HcaPort, NodeTopology
 from exaslurm.errors import PreflightFailed
 from exaslurm.raycluster.hook import trim
 from exaslurm.raycluster.start import SOCKET_PATH_MAX, head_command, worker_command
@@ -112,9 +113,16 @@ def test_labels() -> None:
         FACTS,
         switch="leaf 1/a",
         labels={"nvme": "yes"},
-        hcas=(
-            HcaFact(name="mlx5_0", port=1, state="4: ACTIVE", rate_gbps=200, link_layer="IB"),
-            HcaFact(name="mlx5_1", port=1, state="1: DOWN", rate_gbps=400, link_layer="IB"),
+        topology=NodeTopology(
+            host="n2",
+            hcas=tuple(
+                Hca(
+                    name=f"mlx5_{i}",
+                    fabric="infiniband",
+                    ports=(HcaPort(number=1, state=state, rate_gbps=rate, link_layer="IB"),),
+                )
+                for i, (state, rate) in enumerate([("ACTIVE", 200), ("DOWN", 400)])
+            ),
         ),
     )
     labels = dict(part.split("=") for part in options(worker(facts))["labels"].split(","))
