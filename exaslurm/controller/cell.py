@@ -10,6 +10,7 @@ import dataclasses
 from typing import Literal
 
 from exaslurm.controller.desired import DesiredBook
+from exaslurm.controller.gangs import processes_of
 from exaslurm.controller.memory import ControllerMemory, ReplicaMemory
 from exaslurm.controller.nodes import SILENT_AFTER_S, Membership
 from exaslurm.controller.ray_view import RayView
@@ -78,8 +79,15 @@ class Cell:
             self.ray.on_head(report.ray, facts.address, facts.port_base + ports.RAY_GCS, now)
         for status in report.engines:
             replica = self.replicas.get(status.replica)
-            if replica is not None and replica.binding.node == report.node:
+            if replica is None or report.node not in replica.binding.nodes:
+                continue
+            if replica.gang is not None:
+                replica.gang.on_part(report.node, status, now)
+                replica.on_gang(now)
+                self._remember_place(replica.binding)
+            elif replica.binding.node == report.node:
                 replica.on_engine(status, now)
+        self._note_gone(report)
         self._note_reserve()
         self.advance(now)
         return self.book.get(report.node)
@@ -92,19 +100,53 @@ class Cell:
                 self.replicas[place.id] = make_replica(self.plan, place)
         self._note_reserve()
 
-    def place(self, place: ReplicaBinding) -> None:
+    def place(self, place: ReplicaBinding, now: float = 0.0) -> None:
         """Give a replica another place, or its first one."""
-        assert self.binding is not None
         replica = self.replicas.get(place.id)
         if replica is None:
-            self.replicas[place.id] = make_replica(self.plan, place)
+            replica = self.replicas[place.id] = make_replica(self.plan, place)
         else:
-            replica.move(place)
+            replica.move(place, now)
+        self._remember_place(replica.binding)
+        self._note_reserve()
+
+    def _remember_place(self, place: ReplicaBinding) -> None:
+        assert self.binding is not None
+        if place in self.binding.replicas:
+            return
         places = {old.id: old for old in self.binding.replicas} | {place.id: place}
         self.binding = dataclasses.replace(
             self.binding, replicas=tuple(places[name] for name in sorted(places))
         )
-        self._note_reserve()
+
+    def gang_lost(self, replica: Replica, cause: str, node: str, now: float) -> None:
+        """A node of a gang is gone: end the rest."""
+        if replica.gang is not None:
+            replica.gang.fail(cause, node, now)
+            replica.on_gang(now)
+            self._remember_place(replica.binding)
+
+    def restart_gangs(self, now: float) -> None:
+        """Start those gangs again of which nothing is left, where they were. Those that need
+        other nodes have been given them before, if there are any."""
+        joined = {node.name for node in self.members.joined(now)}
+        for replica in self.replicas.values():
+            gang = replica.gang
+            if gang is None or self.stopping or now < gang.due_s or not gang.is_over(joined):
+                continue
+            if joined.issuperset(replica.binding.nodes):
+                replica.begin_gang(now)
+
+    def _note_gone(self, report: AgentReport) -> None:
+        """Of which gangs nothing is left on a node that knows what it shall run."""
+        desired = self.book.get(report.node)
+        if report.seen_version < desired.version:
+            return
+        there = {status.replica for status in report.engines}
+        for name in desired.kill:
+            replica = self.replicas.get(name)
+            if replica is not None and replica.gang is not None and name not in there:
+                replica.gang.on_gone(report.node)
 
     def on_canary(self, replica: Replica, process: Process, cause: str | None, now: float) -> None:
         """The end of a canary."""
@@ -137,9 +179,15 @@ class Cell:
         if self.binding is not None and not self.engines_started:
             self.engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
         places: dict[str, list[ReplicaBinding]] = {}
+        kill: dict[str, list[str]] = {}
         if self.engines_started and not self.stopping:
             for replica in self.replicas.values():
-                places.setdefault(replica.binding.node, []).append(replica.binding)
+                if replica.gang is not None and replica.gang.failure is not None:
+                    for name in replica.binding.nodes:
+                        kill.setdefault(name, []).append(replica.id)
+                    continue
+                for part in processes_of(replica.binding, replica.model):
+                    places.setdefault(part.node, []).append(part)
         return [
             node.name
             for node in self.members.known()
@@ -148,6 +196,7 @@ class Cell:
                 ray=None if self.stopping else self.ray.target,
                 engines=places.get(node.name, ()),
                 stop=self.stopping,
+                kill=kill.get(node.name, ()),
             )
         ]
 
@@ -158,9 +207,16 @@ class Cell:
         return [
             replica
             for replica in self.replicas.values()
-            if (node := self.members.nodes.get(replica.binding.node)) is not None
-            and node.age_s(now) > SILENT_AFTER_S
+            if self.silent_node(replica, now) is not None
         ]
+
+    def silent_node(self, replica: Replica, now: float) -> str | None:
+        """The first node of a replica whose agent says nothing."""
+        for name in replica.binding.nodes:
+            node = self.members.nodes.get(name)
+            if node is not None and node.age_s(now) > SILENT_AFTER_S:
+                return name
+        return None
 
     def canaries_due(self, now: float) -> list[Replica]:
         """Replicas to send a real request now."""

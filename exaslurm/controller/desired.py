@@ -23,11 +23,17 @@ class DesiredBook:
         return self._states.get(node, _EMPTY)
 
     def set(
-        self, node: str, *, ray: RayTarget | None, engines: Iterable[ReplicaBinding], stop: bool
+        self,
+        node: str,
+        *,
+        ray: RayTarget | None,
+        engines: Iterable[ReplicaBinding],
+        stop: bool,
+        kill: Iterable[str] = (),
     ) -> bool:
         """Say what a node shall run; true if that is something new."""
         old = self.get(node)
-        new = dataclasses.replace(old, ray=ray, engines=tuple(engines), stop=stop)
+        new = dataclasses.replace(old, ray=ray, engines=tuple(engines), stop=stop, kill=tuple(kill))
         if new == old and old.version > 0:
             return False
         self._version += 1

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 PUSH_S = 3.0
 _CANARY_S = 120.0
 _PROBES, _PROBE_S, _PROBE_EVERY_S = 2, 3.0, 5.0
+# A real request of one token waits for those before it.
+_GANG_PROBE_S = 30.0
 
 
 class Peers:
@@ -108,6 +110,9 @@ class Peers:
 
     async def _probe(self, replica: Replica) -> None:
         place = replica.binding
+        if replica.gang is not None:
+            await self._probe_gang(replica)
+            return
         for _ in range(_PROBES):
             if await canary.is_healthy(self._session, replica.url, timeout_s=_PROBE_S):
                 replica.unreachable = None
@@ -115,6 +120,20 @@ class Peers:
         silent = self._cell.silent_replicas(time.monotonic())
         if replica.binding is place and replica in silent:
             replica.unreachable = f"{place.node} is silent and the engine there does not answer"
+            self._changed()
+
+    async def _probe_gang(self, replica: Replica) -> None:
+        """/health of the first rank is 200 while the others are gone: only an answer tells that
+        all are there."""
+        place = replica.binding
+        name = replica.shard.served_names[0]
+        cause = await canary.send(
+            self._session, replica.url, self._key, replica.model, name, timeout_s=_GANG_PROBE_S
+        )
+        now = time.monotonic()
+        node = self._cell.silent_node(replica, now)
+        if cause is not None and node is not None and replica.binding is place:
+            self._cell.gang_lost(replica, f"{node} is silent and {cause}", node, now)
             self._changed()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

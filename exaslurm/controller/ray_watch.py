@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exaslurm.controller.cell import Cell
+from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import RayTarget
 from exaslurm.raycluster.client import RayClient, RayError, driver_environ
 from exaslurm.raycluster.start import NODE_LABEL, SLOT_RESOURCE, auth_env
@@ -141,7 +142,12 @@ class RayWatch:
 
     async def _record_groups(self, client: RayClient) -> None:
         """Tell Ray what the controller decided, so that users' Ray work fits around it."""
-        groups = {replica.id: group_of(replica.binding) for replica in self._cell.replicas.values()}
+        groups = {
+            replica.id: group_of(replica.binding)
+            for replica in self._cell.replicas.values()
+            # vLLM's Ray executor makes a group of its own, for which the GPUs must be free.
+            if replica.model.executor == "mp"
+        }
         if groups != self._groups_set:
             self.group_states = await client.set_groups(groups, timeout_s=_CALL_S)
             self._groups_set = groups
@@ -156,12 +162,20 @@ class RayWatch:
             await client.close()
 
 
-def group_of(binding: Any) -> dict[str, Any]:
-    """The placement group of a replica: one bundle on its node. Cores that it shares with other
-    replicas (a node smaller than Slurm was told) are not taken from Ray's count."""
+def group_of(binding: ReplicaBinding) -> dict[str, Any]:
+    """The placement group of a replica: one bundle on each of its nodes. Cores that it shares
+    with other replicas (a node smaller than Slurm was told) are not taken from Ray's count."""
+    parts = binding.parts()
+    return {
+        "bundles": [_bundle(part) for part in parts],
+        "selectors": [{NODE_LABEL: part.node} for part in parts],
+    }
+
+
+def _bundle(part: ReplicaBinding) -> dict[str, float]:
     bundle: dict[str, float] = {SLOT_RESOURCE: 1}
-    if binding.gpus:
-        bundle["GPU"] = len(binding.gpus)
-    if binding.pinned and binding.cores:
-        bundle["CPU"] = len(binding.cores)
-    return {"bundles": [bundle], "selectors": [{NODE_LABEL: binding.node}]}
+    if part.gpus:
+        bundle["GPU"] = len(part.gpus)
+    if part.pinned and part.cores:
+        bundle["CPU"] = len(part.cores)
+    return bundle

@@ -31,11 +31,13 @@ def moves_due(cell: Cell, now: float) -> list[Move]:
     places = {replica.id: replica.binding for replica in cell.replicas.values()}
     moves = []
     for replica in cell.replicas.values():
-        reason = reason_to_move(replica)
+        reason = (
+            reason_to_move(replica) if replica.gang is None else _gang_moves(cell, replica, now)
+        )
         if reason is None:
             continue
         others = [place for name, place in places.items() if name != replica.id]
-        avoid = {replica.binding.node, *replica.failed_on}
+        avoid = {*replica.failed_on, *_avoided(replica)}
         place = _place(cell, replica.id, replica.binding.model, replica.binding.shard,
                        others, facts, avoid)  # fmt: skip
         if place is not None:
@@ -58,6 +60,23 @@ def reason_to_move(replica: Replica) -> str | None:
     if engine is not None and engine.phase == "failed" and replica.failures >= MAX_FAILURES:
         return f"its engine ended {replica.failures} times: {engine.cause or 'no reason given'}"
     return None
+
+
+def _gang_moves(cell: Cell, replica: Replica, now: float) -> str | None:
+    """Why a replica over several nodes should get others; only when all of it has ended."""
+    gang = replica.gang
+    joined = {node.name for node in cell.members.joined(now)}
+    if gang is None or not gang.is_over(joined):
+        return None
+    lost = [name for name in replica.binding.nodes if name not in joined]
+    return gang.failure if lost else reason_to_move(replica)
+
+
+def _avoided(replica: Replica) -> set[str]:
+    """The nodes that it must leave. A gang leaves the one that it failed on."""
+    if replica.gang is None:
+        return {replica.binding.node}
+    return {replica.gang.failed_node} if replica.gang.failed_node else set()
 
 
 def _place(

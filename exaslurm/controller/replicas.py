@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exaslurm.controller.gangs import Gang
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import (
     EnginePhase,
@@ -38,7 +39,8 @@ Process = tuple[int, int]
 class Replica:
     """One replica of the cell. ``verified`` is the process that answered a canary; ``presumed``
     one that answered an earlier controller's. ``trusted_until_s`` is how long it counts as ready
-    without a word from its node, after this controller's start. Times are monotonic seconds."""
+    without a word from its node, after this controller's start. ``gang``: it runs on several
+    nodes, and ``engine`` is the whole of it. Times are monotonic seconds."""
 
     binding: ReplicaBinding
     model: ModelPlan
@@ -59,6 +61,7 @@ class Replica:
     state_seen: tuple[ReplicaState, float] = ("pending", 0.0)
     failures_forgiven: int = 0
     failed_on: frozenset[str] = frozenset()
+    gang: Gang | None = None
 
     @property
     def id(self) -> str:
@@ -185,9 +188,29 @@ class Replica:
                 f"{state} since {now - since_s:.0f} s, it should take {limit_s:.0f} s at most"
             )
 
-    def move(self, binding: ReplicaBinding) -> None:
+    def on_gang(self, now: float) -> None:
+        """Something has become known of a part: what it means for the whole."""
+        if self.gang is None:
+            return
+        self.binding = self.gang.binding
+        status = self.gang.status()
+        if status is not None:
+            self.on_engine(status, now)
+
+    def begin_gang(self, now: float) -> None:
+        """Start all parts again, where they were."""
+        if self.gang is not None:
+            self.gang.begin(self.gang.binding, now)
+            self.engine = None
+
+    def move(self, binding: ReplicaBinding, now: float = 0.0) -> None:
         """Start anew in another place."""
-        if self.unreachable is None:
+        if self.gang is not None:
+            if self.gang.failed_node is not None:
+                self.failed_on |= {self.gang.failed_node}
+            binding = dataclasses.replace(binding, attempt=self.gang.binding.attempt)
+            self.gang.begin(binding, now)
+        elif self.unreachable is None:
             self.failed_on |= {self.binding.node}
         self.binding = binding
         self.engine = None
@@ -195,7 +218,7 @@ class Replica:
         self.healthy_s = self.ready_s = None
         self.canary_cause = self.unreachable = None
         self.canary_runs = False
-        self.failures_forgiven = 0
+        self.failures_forgiven = binding.attempt
         self.phases = PhaseTimes(reserve_s=self.phases.reserve_s)
 
     def status(self) -> ReplicaStatus:
@@ -208,6 +231,7 @@ class Replica:
             served_names=self.shard.served_names,
             state=self.state,
             node=self.binding.node,
+            nodes=self.binding.nodes,
             url=self.url,
             restarts=engine.restarts if engine else 0,
             cause=self.cause,
@@ -244,5 +268,6 @@ def make_replica(plan: Plan, binding: ReplicaBinding) -> Replica:
     model = plan.model(binding.model)
     for shard in model.shards:
         if shard.name == binding.shard:
-            return Replica(binding, model, shard)
+            gang = Gang(binding) if binding.ranks else None
+            return Replica(binding, model, shard, gang=gang)
     raise KeyError(binding.shard)

@@ -155,6 +155,7 @@ class Controller:
             if facts is not None:
                 self._bind(facts)
             self._move(now)
+            self.cell.restart_gangs(now)
             self.cell.advance(now)
             self.peers.push()
             self.peers.send_canaries(now)
@@ -180,7 +181,7 @@ class Controller:
     def _move(self, now: float) -> None:
         for move in moves_due(self.cell, now):
             log.warning("%s goes to %s: %s", move.place.id, move.place.node, move.reason)
-            self.cell.place(move.place)
+            self.cell.place(move.place, now)
 
     def _remember(self) -> None:
         """Where everything is, for the next controller."""
