@@ -1,8 +1,14 @@
 """Which node takes the next replica: the one rule that planner, binder and replacement share.
 
-The node with the fewest replicas that has room; among equals the one with the fewest of the same
-shard, then the one whose switch carries fewest, then the first in order. The planner applies it to
-nodes of which only the kind is known, the binder to the nodes that Slurm granted.
+While a shard has not enough replicas apart for what it shall outlive (see ``spread``), its next
+one goes below another switch and to another node, the one with most to spare: taking the roomiest
+nodes first is what leaves the later shards as many different nodes as there can be (the theorem of
+Gale and Ryser). After that, and among equals, it is the node with the fewest replicas, then with
+the fewest of the same shard, then the one whose switch carries fewest, then the first in order.
+
+The planner applies it to nodes of which only the kind is known, the binder to the nodes that Slurm
+granted. Both prefer by what nodes of the kind have (``spare_*``), and not by what Slurm was asked
+for or granted: so they choose alike, and what fits into the plan fits into the job.
 """
 
 from __future__ import annotations
@@ -10,9 +16,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from exaslurm.core.plan import ModelPlan
 from exaslurm.core.ports import MAX_ENGINES
+from exaslurm.core.spread import Survival
+
+T = TypeVar("T")
 
 UNKNOWN = 1 << 40
 """Room of a node where nobody knows how much it has."""
@@ -50,7 +60,9 @@ class Demand:
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """What is free on a node. ``order`` is its place among the nodes of the cell."""
+    """What is free on a node. ``order`` is its place among the nodes of the cell, ``switches``
+    are all those above it. ``spare_gpus`` and ``spare_cores`` are for the preference among nodes
+    (-1: what is free). Replicas of the models in ``barred`` may not go there."""
 
     name: str
     order: int
@@ -62,6 +74,16 @@ class Room:
     replicas: int = 0
     of_model: Counter[str] = field(default_factory=Counter)
     of_shard: Counter[tuple[str, str]] = field(default_factory=Counter)
+    switches: frozenset[str] = frozenset()
+    spare_gpus: int = -1
+    spare_cores: int = -1
+    barred: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.spare_gpus < 0:
+            self.spare_gpus = self.gpus
+        if self.spare_cores < 0:
+            self.spare_cores = self.cores
 
     def fits(self, demand: Demand, *, share: bool = False) -> bool:
         """Whether the replica has room. ``share``: cores and memory may be shared; GPUs and
@@ -71,13 +93,22 @@ class Room:
             and self.engines > 0
             and self.of_model[demand.model] < demand.max_per_node
             and (share or (self.cores >= demand.cores and self.mem_mib >= demand.mem_mib))
+            and demand.model not in self.barred
         )
+
+    def spare(self, demand: Demand) -> int:
+        """How many such replicas a node of the kind would have room for beside those here."""
+        most = demand.max_per_node - self.of_model[demand.model]
+        most = min(most, self.spare_cores // demand.cores)
+        return min(most, self.spare_gpus // demand.gpus) if demand.gpus else most
 
     def take(self, demand: Demand) -> None:
         """Account for one replica."""
         self.gpus -= demand.gpus
         self.cores -= demand.cores
         self.mem_mib -= demand.mem_mib
+        self.spare_gpus -= demand.gpus
+        self.spare_cores -= demand.cores
         self.engines -= 1
         self.replicas += 1
         self.of_model[demand.model] += 1
@@ -87,32 +118,84 @@ class Room:
 class Rooms:
     """The nodes of a cell while replicas are given to them."""
 
-    def __init__(self, rooms: Sequence[Room]) -> None:
+    def __init__(self, rooms: Sequence[Room], survival: Survival | None = None) -> None:
         self.rooms = sorted(rooms, key=lambda room: room.order)
+        self.survival = survival or Survival()
         self.on_switch: Counter[str | None] = Counter()
+        self.replicas = 0
+        # A switch above all of them ends the cell, wherever its replicas are.
+        above_all = frozenset.intersection(*(room.switches for room in rooms)) if rooms else None
+        self._below = {room.name: room.switches - (above_all or set()) for room in self.rooms}
+        self._stands: dict[tuple[str, str], list[Room]] = {}
         for room in self.rooms:
             self.on_switch[room.switch] += room.replicas
-        self.replicas = sum(room.replicas for room in self.rooms)
+            self.replicas += room.replicas
+            for shard, count in room.of_shard.items():
+                if count:
+                    self._stands.setdefault(shard, []).append(room)
 
     def choose(
         self, demand: Demand, *, share: bool = False, avoid: Collection[str] = ()
     ) -> Room | None:
         """The node for one more replica, None if none has room."""
         best: Room | None = None
-        best_key: tuple[int, int, int, int] | None = None
+        best_key: tuple[int, ...] | None = None
         shard = (demand.model, demand.shard)
+        mine = self._stands.get(shard, ())
+        shared = self._shared(mine)
+        apart = len(mine) < self.survival.anchors or bool(shared)
         for room in self.rooms:
-            if best_key is not None and room.replicas > best_key[0]:
+            if not apart and best_key is not None and room.replicas > best_key[0]:
                 continue
             if room.name in avoid or not room.fits(demand, share=share):
                 continue
-            key = (room.replicas, room.of_shard[shard], self.on_switch[room.switch], room.order)
+            key: tuple[int, ...] = (
+                room.replicas,
+                room.of_shard[shard],
+                self.on_switch[room.switch],
+                room.order,
+            )
+            if apart:
+                near = self._nearness(room, mine, shared)
+                key = (near, room.of_shard[shard], -room.spare(demand), *key)
             if best_key is None or key < best_key:
                 best, best_key = room, key
         return best
 
+    def nodes_of(self, demand: Demand) -> int:
+        """How many nodes carry replicas of the shard."""
+        return len(self._stands.get((demand.model, demand.shard), ()))
+
     def take(self, room: Room, demand: Demand) -> None:
         """Account for one replica on ``room``."""
+        if not room.of_shard[demand.model, demand.shard]:
+            self._stands.setdefault((demand.model, demand.shard), []).append(room)
         room.take(demand)
         self.on_switch[room.switch] += 1
         self.replicas += 1
+
+    def _shared(self, mine: Sequence[Room]) -> frozenset[str]:
+        """Switches that each would end all replicas of a shard."""
+        if not mine or not self.survival.switches:
+            return frozenset()
+        return frozenset.intersection(*(self._below[room.name] for room in mine))
+
+    def _nearness(self, room: Room, mine: Sequence[Room], shared: frozenset[str]) -> int:
+        """How little it would help against the loss of switches to place the next one here."""
+        below = self._below[room.name]
+        if self.survival.switches > 1:
+            return sum(not below.isdisjoint(self._below[other.name]) for other in mine)
+        return len(below & shared)
+
+
+def in_order(wanted: Sequence[tuple[T, Demand]], survival: Survival) -> list[tuple[T, Demand]]:
+    """Replicas in the order in which they get their places: the large ones first, while there is
+    room in one piece; among equals first so many of every shard as have to be apart."""
+    seen: Counter[tuple[str, str]] = Counter()
+    ranked = []
+    for item in wanted:
+        shard = (item[1].model, item[1].shard)
+        ranked.append((seen[shard] >= survival.anchors, item))
+        seen[shard] += 1
+    ranked.sort(key=lambda entry: (tuple(-part for part in entry[1][1].size()), entry[0]))
+    return [item for _, item in ranked]
