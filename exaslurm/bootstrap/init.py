@@ -28,6 +28,7 @@ import ctypes
 import dataclasses
 import json
 import os
+import resource
 import select
 import selectors
 import shutil
@@ -51,6 +52,7 @@ _LINE_MAX = 1 << 20
 _RESTART_MIN_S, _RESTART_MAX_S = 0.2, 5.0
 _TERM_S, _KILL_S, _TRACKERS_S = 3.0, 10.0, 1.5
 _SWEEP_AGE_S = 600.0
+_SAME_SIGNAL_S = 1.0
 _OWNER = "node-dir"
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1,
             signal.SIGUSR2)  # fmt: skip
@@ -159,6 +161,7 @@ class Init:
         self.clients: dict[int, Client] = {}
         self.exit_code = 0
         self.stop_deadline: float | None = None
+        self.told_at = 0.0
         self.agent_due = 0.0
         self.agent_delay_s = _RESTART_MIN_S
         self.agent_since = 0.0
@@ -350,7 +353,11 @@ class Init:
     def _on_signal(self) -> None:
         for number in self.wakeup.recv(4096):
             if number in (signal.SIGTERM, signal.SIGINT):
-                self.stop(f"got {signal.Signals(number).name}")
+                # One signal arrives several times where Slurm tells every process of the step and
+                # a container's runtime passes on what it was told: not yet "do not wait".
+                if time.monotonic() > self.told_at + _SAME_SIGNAL_S:
+                    self.told_at = time.monotonic()
+                    self.stop(f"got {signal.Signals(number).name}")
             elif number in (signal.SIGUSR1, signal.SIGUSR2):
                 self._signal_agent(number)
 
@@ -506,6 +513,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--grace-s", type=float, default=20.0)
     options = parser.parse_args(argv)
     os.umask(0o077)
+    # RDMA locks the memory that it registers; Slurm may have brought the login node's soft limit.
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
     with open(os.path.join(options.gen_dir, "plan.json"), encoding="utf-8") as file:
         plan = json.load(file)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -17,11 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from exaslurm.bootstrap import containers
 from exaslurm.bootstrap.allocation import Allocation, check_allocation, read_allocation
 from exaslurm.bootstrap.marker import begin, make_marker
 from exaslurm.bootstrap.step import Step
 from exaslurm.core import ports
 from exaslurm.core.codec import loads
+from exaslurm.core.container import SRUN_RUNTIMES
 from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
 from exaslurm.errors import AllocationError, ExaslurmError
 from exaslurm.facts.address import node_address
@@ -29,7 +31,7 @@ from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm import environ as slurm_environ
 from exaslurm.slurm.srun import step_argv
-from exaslurm.util.files import read_text
+from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.logthread import LogThread
 from exaslurm.util.ports import first_taken
 from exaslurm.util.waiting import within
@@ -39,6 +41,7 @@ BLOCK_TRIES = 3
 # init drains for 20 s and needs up to 13 s more to see its processes end.
 INIT_END_S = 40.0
 _POLL_S = 1.0
+PACKAGE = Path(__file__).resolve().parent.parent
 
 log = logging.getLogger("exaslurm.launch")
 
@@ -72,6 +75,9 @@ class Launch:
         self.cell = cell
         self.allocation = allocation
         self.environ = slurm_environ.for_steps(environ)
+        container = plan.node.container
+        if container is not None and container.runtime in SRUN_RUNTIMES:
+            self.environ = containers.child_environ(plan, self.environ)
         self.steps: list[Step] = []
         self.stopping = asyncio.Event()
         self._next_block = 0
@@ -176,20 +182,36 @@ class Launch:
                     )
 
     def _argv(self, component: ComponentPlan, head_host: str, port_base: int) -> list[str]:
-        command = [
-            self.plan.node.python, "-m", "exaslurm.bootstrap.init",
+        options = [
             "--gen-dir", str(self.gen_dir.path), "--run-dir", str(self.run_dir.path),
             "--cell", self.cell.name, "--het-group", str(component.het_group),
             "--head-host", head_host, "--port-base", str(port_base),
         ]  # fmt: skip
+        words, command = self._into_container(component, options)
         return step_argv(
             component,
             command,
             het=len(self.allocation.components) > 1,
             output=str(self.gen_dir.logs(self.cell.name) / "%N.init.log"),
             nodes=len(self.allocation.components[component.het_group].nodes),
-            extra=self.plan.srun_args,
+            extra=(*self.plan.srun_args, *words),
         )
+
+    def _into_container(
+        self, component: ComponentPlan, options: list[str]
+    ) -> tuple[tuple[str, ...], list[str]]:
+        """Options of srun and the command that start init, in the site's container or outside."""
+        node = self.plan.node
+        if node.container is None:
+            return (), [node.python, "-m", "exaslurm.bootstrap.init", *options]
+        if node.container.runtime not in SRUN_RUNTIMES:
+            return (), [node.host_python, "-m", "exaslurm.bootstrap.enter", *options]
+        binds = containers.mounts(self.plan, self.run_dir.path, self.gen_dir.path, PACKAGE)
+        edf = self.gen_dir.bootstrap_marker(self.cell.name).with_name("container.toml")
+        if node.container.runtime == "container-engine":
+            write_atomic(edf, containers.edf_text(self.plan, binds))
+        words = containers.srun_words(self.plan, component, binds, edf)
+        return words, containers.init_command(self.plan, options)
 
     def _verdict(self, code: int) -> int:
         try:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from exaslurm.core.codec import content_hash, from_jsonable, to_jsonable
+from exaslurm.core.container import ContainerPlan
+from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.limits import Limits
 
 PLAN_SCHEMA: Literal["exaslurm/plan/1"] = "exaslurm/plan/1"
@@ -175,7 +177,8 @@ class NodeEnvironment:
     ``interface`` is a network interface or a shell-style pattern (``hsn*``), ``loopback``, or
     None for the address that the node's own host name resolves to. ``host_suffix`` is added to
     the host name before it is resolved. ``tmp`` must be short: Ray's socket paths are limited to
-    107 bytes.
+    107 bytes. With a ``container``, ``python`` is the one inside it. ``modules`` and ``prologue``
+    are for the batch script; what they set reaches the nodes through srun.
     """
 
     python: str
@@ -185,7 +188,15 @@ class NodeEnvironment:
     interface: str | None
     host_suffix: str
     env: Mapping[str, str] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
     prologue: tuple[str, ...] = ()
+    fabric: FabricPlan = field(default_factory=FabricPlan)
+    container: ContainerPlan | None = None
+
+    @property
+    def host_python(self) -> str:
+        """The Python of the batch script, which runs outside of any container."""
+        return self.python if self.container is None else self.container.host_python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

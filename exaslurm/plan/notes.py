@@ -39,5 +39,3 @@ def note_site(site: Site, findings: Findings) -> None:
     if site.unverified:
         keys = ", ".join(site.unverified)
         findings.note(f"site {site.name}: not confirmed on the machine: {keys}")
-    if site.container.runtime != "none":
-        findings.note(f"site {site.name}: container: read, but this version does not act on it")

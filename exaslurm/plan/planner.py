@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.limits import Limits
 from exaslurm.core.plan import (
     CellPlan,
     ComponentPlan,
     GatewayPlan,
     Layout,
+    ModelPlan,
     NodeEnvironment,
     Plan,
     PortPolicy,
@@ -21,6 +23,7 @@ from exaslurm.core.plan import (
 from exaslurm.errors import PlanError
 from exaslurm.plan.ceilings import check_locks, check_totals
 from exaslurm.plan.cells import HeadNode, Part, cells_of, groups_of, head_of, layout_of
+from exaslurm.plan.container import container_plan
 from exaslurm.plan.context import Findings, PlanContext
 from exaslurm.plan.directives import Ask, JobOptions, directives, job_options
 from exaslurm.plan.notes import note_site, note_unused
@@ -74,6 +77,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     )
     check_totals(spec, site, planned, findings)
     gateway = _gateway(spec, site, context, findings)
+    node = _node(spec, site, models, context, findings)
     note_unused(spec, findings)
     note_site(site, findings)
     findings.stop_if_any()
@@ -83,7 +87,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         layout=layout,
         models=models,
         cells=planned,
-        node=_node(spec, site, context),
+        node=node,
         ports=PortPolicy(first=site.ports.first, last=site.ports.last, block=site.ports.block),
         ray=RayPlan(
             enabled=site.slurm.ray.enabled if spec.ray is None else spec.ray,
@@ -230,18 +234,24 @@ def _tls(spec: Spec, context: PlanContext, findings: Findings) -> TlsPlan | None
     )
 
 
-def _node(spec: Spec, site: Site, context: PlanContext) -> NodeEnvironment:
+def _node(
+    spec: Spec, site: Site, models: Sequence[ModelPlan], context: PlanContext, findings: Findings
+) -> NodeEnvironment:
     def path(text: str) -> str:
         return resolve(text, user=context.user, home=context.home)
 
-    modules = tuple(f"module load {name}" for name in site.modules)
+    python = path(site.python) if site.python else context.python
+    container = container_plan(site, models, python, context, findings)
     return NodeEnvironment(
-        python=path(site.python) if site.python else context.python,
+        python=python if container is None else site.container.python,
         tmp=path(site.storage.ram),
         shared=path(site.storage.shared),
         local=path(site.storage.local) if site.storage.local else None,
         interface=site.interface,
         host_suffix=site.host_suffix,
         env={name: path(value) for name, value in site.env.items()},
-        prologue=(*modules, *site.prologue, *spec.slurm.prologue),
+        fabric=FabricPlan(**site.fabric.model_dump()),
+        modules=site.modules,
+        prologue=(*site.prologue, *spec.slurm.prologue),
+        container=container,
     )

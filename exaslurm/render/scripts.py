@@ -74,6 +74,7 @@ def _render(
         "cell.sbatch.j2",
         plan=plan,
         cell=cell,
+        container=plan.node.container,
         components=[_component(plan, cell, part, log) for part in cell.components],
         gen_dir=str(gen_dir),
         run_dir=str(run_dir),

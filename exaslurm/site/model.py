@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from exaslurm.site.fabric import Fabric
 from exaslurm.site.internet import Internet
 from exaslurm.site.paths import resolve
 from exaslurm.site.queues import Partition, Qos
@@ -219,13 +220,49 @@ class Storage(Section):
 
 
 class Container(Section):
-    """How engines run in a container."""
+    """One container on each node, in which everything of a cell runs. See howto/containers.md."""
 
-    runtime: Literal["apptainer", "singularity", "podman-hpc", "enroot", "none"] = Field(
-        default="none", description="Container runtime."
+    runtime: Literal[
+        "apptainer", "singularity", "podman-hpc", "pyxis", "container-engine", "none"
+    ] = Field(
+        default="none",
+        description="Container runtime. pyxis: enroot, by srun's --container-image; "
+        "container-engine: srun's --environment (CSCS).",
     )
-    image: Text | None = Field(default=None, description="Image to run.")
-    args: tuple[Text, ...] = Field(default=(), description="Words added to its command line.")
+    image: Text | None = Field(
+        default=None,
+        description="apptainer, singularity: path of a .sif file or a directory; podman-hpc: name "
+        "of an image; pyxis: path of a .sqsh file, or a name; container-engine: path or name of "
+        "an EDF. Default: nothing runs in a container. $HOME and $USER are understood.",
+    )
+    executable: Text | None = Field(
+        default=None, description="The runtime's command. Default: its name, looked up on PATH."
+    )
+    python: Text = Field(
+        default="python3", description="Python (3.11 or newer) in the image, with vLLM and Ray."
+    )
+    package: Literal["host", "image"] = Field(
+        default="host",
+        description="Which exaslurm runs in it. host: that of the batch script, bound into it; "
+        "image: the one that the image has.",
+    )
+    binds: tuple[
+        Annotated[str, TEXT, Field(pattern=r"^(/|~/|\$)[^:,]*(:(/|~/|\$)[^:,]*)?(:r[ow])?$")],
+        ...,
+    ] = Field(
+        default=(),
+        description="SOURCE[:TARGET][:ro], each, besides the directories of `storage`, the "
+        "deployment's own and models given by path.",
+    )
+    home: Flag = Field(
+        default=False,
+        description="The home directory is visible. It often hides what it should "
+        "not, such as packages in ~/.local.",
+    )
+    args: tuple[Text, ...] = Field(
+        default=(),
+        description="Words added to the runtime's command line (pyxis, container-engine: srun's).",
+    )
 
 
 class Limits(Section):
@@ -310,6 +347,7 @@ class Site(Root):
     host_suffix: Annotated[str, TEXT, Field(pattern=r"^[A-Za-z0-9.-]{0,32}$")] = Field(
         default="", description="Added to a host name before it is looked up, such as -hsn0 or i."
     )
+    fabric: Fabric = Field(default=Fabric(), description="The network between nodes.")
     ports: Ports = Field(default=Ports(), description="Ports that may be used.")
     storage: Storage = Field(default=Storage(), description="Directories.")
     variables: tuple[EnvName, ...] = Field(
@@ -318,9 +356,7 @@ class Site(Root):
     )
     internet: Internet = Field(default=Internet(), description="Whether nodes reach the internet.")
     container: Container = Field(
-        default=Container(),
-        description="How engines run in a container.",
-        json_schema_extra={"x-not-yet": True},
+        default=Container(), description="A container on each node, if one is wanted."
     )
     python: PathText | None = Field(
         default=None,
@@ -328,7 +364,7 @@ class Site(Root):
         "Default: the one that runs the command.",
     )
     modules: tuple[Word, ...] = Field(
-        default=(), description="Modules to load in the batch script, before the prologue."
+        default=(), description="Modules that the batch script loads, before the prologue."
     )
     prologue: tuple[Text, ...] = Field(
         default=(), description="Lines of shell in the batch script, before anything else."

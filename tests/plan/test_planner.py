@@ -207,7 +207,8 @@ def test_names_that_clients_may_use(desk: Desk) -> None:
 def test_shell_of_site_and_spec_comes_in_order(desk: Desk) -> None:
     site = "modules: [cuda/12.4]\nprologue: [source /etc/profile]\nenv: {A: $HOME/x}\n"
     plan = desk.plan("slurm: {prologue: [export B=1]}", site)
-    assert plan.node.prologue == ("module load cuda/12.4", "source /etc/profile", "export B=1")
+    assert plan.node.modules == ("cuda/12.4",)
+    assert plan.node.prologue == ("source /etc/profile", "export B=1")
     assert plan.node.env == {"A": "/home/exa1/x"}
 
 
@@ -253,13 +254,12 @@ def test_notes_on_what_has_no_effect(desk: Desk) -> None:
             "autoscale: {max: 2}\ngateway: {policy: power_of_two, audit: no}\n"
             "models: [{name: m, source: {package: p}, shards: [{name: a, intents: [code]}]}]"
         ),
-        "unverified: [slurm.gres]\ncontainer: {runtime: apptainer}\n",
+        "unverified: [slurm.gres]\n",
     )
     assert plan.notes == (
         "models[0].shards[0].intents: read, but this version does not act on it",
         "autoscale: read, but this version does not act on it",
         "site big: not confirmed on the machine: slurm.gres",
-        "site big: container: read, but this version does not act on it",
     )
 
 
