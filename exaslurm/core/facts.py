@@ -30,7 +30,9 @@ class NodeFacts:
     ``topology`` is the whole node; what Slurm granted of it are ``cpus`` and ``gpus``. ``cpus``
     are the logical CPUs that the step may run on, ``cpus_granted`` the number that Slurm says it
     granted (None outside Slurm): where it is larger than the machine, Slurm was told a claim.
-    ``order`` is the node's place in the expanded node list of its component.
+    ``order`` is the node's place in the expanded node list of its component. ``switch`` is its
+    leaf switch, ``switches`` are all those above it, the topmost first; ``features`` are Slurm's
+    (None: not known). ``measures`` are figures measured on the node, by their names in conditions.
     """
 
     node: str
@@ -45,4 +47,13 @@ class NodeFacts:
     gpus: tuple[GpuFact, ...] = ()
     topology: NodeTopology = UNKNOWN
     switch: str | None = None
+    switches: tuple[str, ...] = ()
+    features: tuple[str, ...] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+    def above(self) -> tuple[str, ...]:
+        """The switches that the node is below, the topmost first; empty where nobody knows."""
+        if self.switches:
+            return self.switches
+        return () if self.switch is None else (self.switch,)
