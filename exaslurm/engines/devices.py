@@ -1,4 +1,4 @@
-"""Environment that gives an engine its GPUs and its network, per vendor."""
+"""Environment that gives an engine its GPUs, per vendor."""
 
 from __future__ import annotations
 
@@ -32,19 +32,3 @@ def device_env(device: Device, gpus: Sequence[str]) -> tuple[dict[str, str], tup
     if device == "cuda":
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # numbers as nvidia-smi and Slurm count
     return env, unset
-
-
-def network_env(
-    device: Device, address: str, interface: str | None, hca: str | None
-) -> dict[str, str]:
-    """Variables that keep the engine's own connections on the cell's network."""
-    env = {"VLLM_HOST_IP": address}
-    if interface is not None:
-        env["GLOO_SOCKET_IFNAME"] = interface
-    if device in ("cuda", "rocm"):
-        # A leading "=" asks NCCL for exactly this name, not for all that begin with it.
-        if interface is not None:
-            env["NCCL_SOCKET_IFNAME"] = f"={interface}"
-        if hca is not None:
-            env["NCCL_IB_HCA"] = f"={hca}"
-    return env

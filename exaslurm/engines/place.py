@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from exaslurm.core.topology import Hca
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
     """``interface`` is the network interface that has the replica's address (None: unknown);
-    ``key_file`` holds the deployment's internal key."""
+    ``key_file`` holds the deployment's internal key; ``hcas`` are the node's network devices."""
 
     node_dir: Path
     log: Path
     key_file: Path
     interface: str | None
+    hcas: tuple[Hca, ...] = ()

@@ -9,8 +9,9 @@ from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.execspec import ExecSpec
 from exaslurm.core.plan import EnginePlan, ModelPlan, Option, Plan
 from exaslurm.engines.caches import ReplicaDirs
-from exaslurm.engines.devices import device_env, network_env
+from exaslurm.engines.devices import device_env
 from exaslurm.engines.middleware import KEY_VARIABLE, REPLICA_VARIABLE
+from exaslurm.engines.network import network_env
 from exaslurm.engines.options import long_options
 from exaslurm.engines.place import EnginePlace
 from exaslurm.errors import PlanError, ReplicaError
@@ -72,7 +73,15 @@ def build(
     set_env, unset = device_env(engine.device, replica.gpus)
     env = {
         **set_env,
-        **network_env(engine.device, replica.address, place.interface, replica.hca),
+        **network_env(
+            engine.device,
+            replica.address,
+            place.interface,
+            ports=replica.hca.split(",") if replica.hca else (),
+            hcas=place.hcas,
+            fabric=plan.node.fabric,
+            nodes=model.nodes,
+        ),
         **ReplicaDirs.of(place.node_dir, replica.id).env(),
         **_thread_env(replica, model),
         "VLLM_NO_USAGE_STATS": "1",
