@@ -15,6 +15,7 @@ from exaslurm.core.codec import content_hash, from_jsonable, to_jsonable
 from exaslurm.core.container import ContainerPlan
 from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.limits import Limits
+from exaslurm.core.spread import Survival
 
 PLAN_SCHEMA: Literal["exaslurm/plan/1"] = "exaslurm/plan/1"
 
@@ -82,7 +83,8 @@ class ModelPlan:
 
     A replica of ``tensor`` x ``pipeline`` ranks runs on ``nodes`` nodes, the same number of ranks
     on each, in the order in which vLLM counts them: the ranks of a tensor-parallel group follow
-    each other. ``slot`` is what it takes on each of its nodes.
+    each other. ``slot`` is what it takes on each of its nodes. ``constraints`` are conditions
+    that each of them must meet (see ``core.constraints``).
     """
 
     name: str
@@ -95,6 +97,7 @@ class ModelPlan:
     shards: tuple[ShardPlan, ...]
     nodes: int = 1
     executor: Executor = "mp"
+    constraints: tuple[str, ...] = ()
 
     @property
     def ranks_per_node(self) -> int:
@@ -117,7 +120,8 @@ class ComponentPlan:
 
     ``directives`` are the ``#SBATCH`` options in order, by long name without dashes, with
     ``None`` for an option without a value. ``cpus_per_node``, ``mem_mib_per_node`` (None: not
-    asked for) and ``gpus_per_node`` are what was asked of Slurm for each node.
+    asked for) and ``gpus_per_node`` are what was asked of Slurm for each node; ``kind_gpus`` and
+    ``kind_cores`` are what a node of the kind has for replicas (None: not known).
     """
 
     het_group: int
@@ -129,6 +133,8 @@ class ComponentPlan:
     mem_mib_per_node: int | None
     gpus_per_node: int
     directives: tuple[tuple[str, str | None], ...]
+    kind_gpus: int | None = None
+    kind_cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +235,9 @@ class GatewayPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole deployment. ``hash`` is the content hash of everything else. ``notes`` are
-    sentences for the user: where a default came from, what of the spec has no effect."""
+    """A whole deployment. ``hash`` is the content hash of everything else. ``switches`` are the
+    site's, where it names them: switch to the nodes or switches below it, as a hostlist. ``notes``
+    are sentences for the user: where a default came from, what of the spec has no effect."""
 
     schema: Literal["exaslurm/plan/1"] = PLAN_SCHEMA
     hash: str = ""
@@ -246,6 +253,8 @@ class Plan:
     gateway: GatewayPlan
     srun_args: tuple[str, ...] = ()
     poll_floor_s: float = 10.0
+    survival: Survival = field(default_factory=Survival)
+    switches: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def sealed(self) -> Plan:

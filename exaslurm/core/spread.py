@@ -22,13 +22,14 @@ class Survival:
     """What every shard shall outlive: the loss of any so many nodes, or switches, or cells.
 
     The node that leads a cell counts as its cell, because the cell's job ends with it.
-    ``demanded``: the user asked for it, so that a plan without it is refused.
+    ``demanded`` are those that the user asked for, so that a plan without them is refused; the
+    others are tried.
     """
 
     nodes: int = 2
     switches: int = 1
     cells: int = 1
-    demanded: bool = False
+    demanded: tuple[Thing, ...] = ()
 
     @property
     def anchors(self) -> int:
