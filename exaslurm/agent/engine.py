@@ -23,6 +23,7 @@ from exaslurm.agent.affinity import cpus_of
 from exaslurm.agent.children import Child, Children
 from exaslurm.agent.engine_state import EngineState, StateFiles
 from exaslurm.agent.first_cause import RESTART_MARKER, TAIL_BYTES, cause_of_end
+from exaslurm.agent.gang import FollowerProbe, leader_gone, part_name
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
 from exaslurm.agent.settings import Times
@@ -57,7 +58,7 @@ class EngineTools:
     states: StateFiles
     files: IoThread
     place: Callable[[str], EnginePlace]
-    probe: Callable[[ReplicaBinding], EngineProbe]
+    probe: Callable[[ReplicaBinding], EngineProbe | FollowerProbe]
 
 
 class Engine:
@@ -67,11 +68,13 @@ class Engine:
         self, binding: ReplicaBinding, tools: EngineTools, changed: Callable[[], None]
     ) -> None:
         self.binding = binding
-        self.status = EngineStatus(replica=binding.id, phase="waiting", port=binding.port)
+        self.status = EngineStatus(
+            replica=binding.id, phase="waiting", port=binding.port, attempt=binding.attempt
+        )
         self._tools = tools
         self._changed = changed
         self._name = child_name(binding.id)
-        self._place = tools.place(binding.id)
+        self._place = tools.place(part_name(binding))
         self._probe = tools.probe(binding)
         # At once: the agent's first report must not call a serving engine anything else.
         self._adopted = self._adopt()
@@ -88,6 +91,9 @@ class Engine:
         await self._tools.children.refresh()
         child = self._tools.children.get(self._name)
         if child is not None:
+            if self.binding.rank > 0 and child.exit is None:
+                await leader_gone(self.binding, drain_s)
+                drain_s = 0.0
             # vLLM itself waits for drain_s (--shutdown-timeout), then needs a moment to end.
             if not await self._tools.children.end_session(child, drain_s):
                 log.error("%s: some processes do not die", self._name)
@@ -103,6 +109,9 @@ class Engine:
         times = self._tools.times
         delay_s = times.restart_min_s
         adopted = self._adopted
+        if adopted is None and self._was_started():
+            self._set(phase="failed", cause="it ended while the node agent was away")
+            return
         while True:
             began = time.monotonic()
             try:
@@ -119,6 +128,8 @@ class Engine:
                 cpus_actual=None, load_s=None, restarts=self.status.restarts + 1,
             )  # fmt: skip
             log.error("%s: %s", self._name, cause)
+            if self.binding.ranks:
+                return  # the controller ends the other parts, then starts all of them
             if was_healthy and time.monotonic() - began > times.restart_max_s:
                 delay_s = times.restart_min_s
             await asyncio.sleep(delay_s)
@@ -144,6 +155,11 @@ class Engine:
         )
         log.info("%s: adopted pid %d", self._name, state.pid)
         return state
+
+    def _was_started(self) -> bool:
+        """Whether this is a part that an earlier agent started: it cannot join the others twice."""
+        state = self._tools.states.read(self.binding.id) if self.binding.ranks else None
+        return state is not None and state.binding == self.binding
 
     async def _start(self) -> EngineState:
         tools, binding = self._tools, self.binding

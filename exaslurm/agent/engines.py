@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from exaslurm.agent.engine import Engine, EngineTools, child_name
 from exaslurm.core.binding import ReplicaBinding
@@ -24,12 +24,14 @@ class Engines:
         self._tools = tools
         self._changed = changed
         self._wanted: dict[str, ReplicaBinding] | None = None
+        self._kill: frozenset[str] = frozenset()
         self._engines: dict[str, Engine] = {}
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
 
-    def want(self, replicas: Sequence[ReplicaBinding]) -> None:
-        """Exactly these replicas shall run here."""
+    def want(self, replicas: Sequence[ReplicaBinding], kill: Iterable[str] = ()) -> None:
+        """Exactly these replicas shall run here; those of ``kill`` end at once."""
+        self._kill = frozenset(kill)
         self._wanted = {replica.id: replica for replica in replicas}
         self._reconcile(self._wanted)
         self._wake.set()
@@ -57,21 +59,27 @@ class Engines:
 
     def _reconcile(self, wanted: dict[str, ReplicaBinding]) -> None:
         for name, engine in self._engines.items():
-            if wanted.get(name) != engine.binding:
-                self._stop(name, self._tools.plan.timeouts.drain_s)
+            now = wanted.get(name)
+            if now != engine.binding:
+                # Requests of a gang whose other parts are gone, or of another start, never end.
+                lost = name in self._kill or (
+                    now is not None and now.attempt != engine.binding.attempt
+                )
+                self._stop(name, None if lost else self._tools.plan.timeouts.drain_s)
         for name, binding in wanted.items():
             if name not in self._engines:
                 self._engines[name] = Engine(binding, self._tools, self._changed.set)
                 self._changed.set()
 
-    def _stop(self, name: str, drain_s: float) -> None:
+    def _stop(self, name: str, drain_s: float | None) -> None:
+        """End an engine; None: at once."""
         if name not in self._stops:
             self._stops[name] = asyncio.create_task(self._stop_one(name, drain_s))
 
-    async def _stop_one(self, name: str, drain_s: float) -> None:
+    async def _stop_one(self, name: str, drain_s: float | None) -> None:
         engine = self._engines[name]
         try:
-            await engine.stop(drain_s + _END_MARGIN_S)
+            await engine.stop(0.0 if drain_s is None else drain_s + _END_MARGIN_S)
         except ExaslurmError as error:
             log.error("engine %s: not stopped: %s", name, error)
         finally:

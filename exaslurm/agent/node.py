@@ -21,6 +21,7 @@ from exaslurm.agent.children import Children, InitGoneError
 from exaslurm.agent.engine import EngineTools
 from exaslurm.agent.engine_state import StateFiles
 from exaslurm.agent.engines import Engines
+from exaslurm.agent.gang import FollowerProbe
 from exaslurm.agent.head import EX_TEMPFAIL, HeadDuty, PortsTakenError
 from exaslurm.agent.link import Link
 from exaslurm.agent.orphans import kill_sessions
@@ -281,7 +282,7 @@ class NodeAgent:
         if desired.stop:
             self._ending.set()
         elif not self._ending.is_set():
-            self._engines.want(desired.engines)
+            self._engines.want(desired.engines, desired.kill)
             self._ray.want(desired.ray)
 
     def _recall(self) -> None:
@@ -300,7 +301,11 @@ class NodeAgent:
             interface=self._where.interface,
         )
 
-    def _probe_of(self, session: aiohttp.ClientSession, binding: ReplicaBinding) -> EngineProbe:
+    def _probe_of(
+        self, session: aiohttp.ClientSession, binding: ReplicaBinding
+    ) -> EngineProbe | FollowerProbe:
+        if binding.rank > 0:
+            return FollowerProbe()
         url = f"http://{binding.address}:{binding.port}"
         return EngineProbe(session, url, self._key, self._settings.times.probe_timeout_s)
 

@@ -23,7 +23,7 @@ AGENT = 10
 ENGINES = 20
 ENGINE_STRIDE = 4
 # Of an engine over several nodes: where its processes meet, on the node of rank 0.
-GANG_OFFSET = 3
+GANG_OFFSET = 1
 MAX_ENGINES = 40
 RAY_WORKERS_FIRST = 200
 RAY_WORKERS_LAST = 449

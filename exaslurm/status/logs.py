@@ -78,7 +78,7 @@ def _is_replica(log: LogFile, wanted: str) -> bool:
     """``c000-r0007``, ``r0007``, ``7``."""
     if log.path.parent.name != "replicas":
         return False
-    name = log.path.stem
+    name = log.path.stem.partition(".")[0]  # c000-r0007.1 is the part on its second node
     number = name.rpartition("-r")[2]
     if wanted.isdigit():
         return number.isdigit() and int(number) == int(wanted)
