@@ -1,1 +1,1 @@
-"""Checks of a login node: what a deployment needs, what is there, and what to do about it."""
+"""Checks of a login node and, through Slurm, of nodes: what is there, what to do about it."""

@@ -1,54 +1,52 @@
-"""The outcome of checks."""
+"""The outcome of an examination."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-DOCTOR_SCHEMA: Literal["exaslurm/doctor/1"] = "exaslurm/doctor/1"
+from exaslurm.core.checks import Check, NodeChecks
+from exaslurm.core.uniform import compare
 
-Outcome = Literal["pass", "warn", "fail", "skip"]
+DOCTOR_SCHEMA: Literal["exaslurm/doctor/2"] = "exaslurm/doctor/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that was looked at: ``value`` is what was found, ``remedy`` what to do."""
+class HostReport:
+    """All checks of one host. A node of a cell or partition is compared with the others."""
 
-    name: str
-    outcome: Outcome
-    value: str
-    remedy: str | None = None
+    host: str
+    role: Literal["login", "node"]
+    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All checks of one run on one host."""
+    """All hosts of one run of ``doctor``. ``failed`` and ``warned`` count checks."""
 
-    schema: Literal["exaslurm/doctor/1"] = DOCTOR_SCHEMA
+    schema: Literal["exaslurm/doctor/2"] = DOCTOR_SCHEMA
     site: str
-    host: str
-    checks: tuple[Check, ...]
-
-    @property
-    def failed(self) -> int:
-        return sum(check.outcome == "fail" for check in self.checks)
-
-    @property
-    def warned(self) -> int:
-        return sum(check.outcome == "warn" for check in self.checks)
+    failed: int
+    warned: int
+    hosts: tuple[HostReport, ...]
 
 
-def passed(name: str, value: str) -> Check:
-    return Check(name=name, outcome="pass", value=value)
+def report(site: str, hosts: Sequence[HostReport]) -> Report:
+    """The hosts' reports, counted."""
+    outcomes = [check.outcome for host in hosts for check in host.checks]
+    return Report(
+        site=site,
+        failed=outcomes.count("fail"),
+        warned=outcomes.count("warn"),
+        hosts=tuple(hosts),
+    )
 
 
-def warned(name: str, value: str, remedy: str) -> Check:
-    return Check(name=name, outcome="warn", value=value, remedy=remedy)
-
-
-def failed(name: str, value: str, remedy: str) -> Check:
-    return Check(name=name, outcome="fail", value=value, remedy=remedy)
-
-
-def skipped(name: str, value: str) -> Check:
-    return Check(name=name, outcome="skip", value=value)
+def compared(nodes: Sequence[NodeChecks]) -> list[HostReport]:
+    """Reports of nodes: what each one found, and what comparing them adds."""
+    more = compare(nodes)
+    return [
+        HostReport(host=node.host, role="node", checks=(*node.checks, *more[node.host]))
+        for node in nodes
+    ]

@@ -1,81 +1,81 @@
-"""All checks of a site, in the order in which a deployment meets them."""
+"""One examination: the login node, and the nodes that were asked for."""
 
 from __future__ import annotations
 
-import shutil
-import socket
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from exaslurm import __version__
-from exaslurm.doctor import host_checks, slurm_checks
-from exaslurm.doctor.model import Check, Report, skipped
-from exaslurm.rundir import state_root
+from exaslurm.doctor import nodes
+from exaslurm.doctor.login import examine_login, node_python
+from exaslurm.doctor.model import HostReport, compared
+from exaslurm.doctor.needs import kind_of, needs_of
+from exaslurm.doctor.recorded import examine_trees
+from exaslurm.errors import SlurmError, UserError
 from exaslurm.site.model import Site
-from exaslurm.site.paths import resolve
 from exaslurm.slurm.client import Slurm
-from exaslurm.util.user import user_and_home
+
+Talk = Callable[[str], None]
 
 
-def examine(site: Site, environ: Mapping[str, str], *, python: str) -> Report:
-    """Run every check that this site needs. ``python`` is what nodes run where the site config
-    names none. Takes seconds; asks Slurm a handful of questions; leaves nothing behind."""
-    checks = (*_slurm(site, environ), *_python(site, environ, python), *_host(site, environ))
-    return Report(site=site.name, host=socket.gethostname(), checks=checks)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What to look at besides this host: a job of our own, running jobs, or (then alone) recorded
+    trees."""
+
+    where: nodes.Where | None = None
+    jobs: tuple[str, ...] = ()
+    roots: tuple[Path, ...] = ()
+    timeout_s: float = 900.0
 
 
-def _slurm(site: Site, environ: Mapping[str, str]) -> Iterator[Check]:
+def examine(
+    site: Site,
+    environ: Mapping[str, str],
+    *,
+    python: str,
+    question: Question = Question(),
+    talk: Talk = lambda _: None,
+) -> list[HostReport]:
+    """Reports of all hosts. ``python`` is what nodes run where the site config names none.
+
+    Raises SlurmError (the job is refused, Slurm does not answer), WaitTimeout, UserError.
+    """
+    chosen = node_python(site, environ, python)
+    if question.roots:
+        kind = kind_of(site, None)
+        needs = needs_of(site, environ, kind)
+        return compared(examine_trees(question.roots, needs, chosen))
+    found = [examine_login(site, environ, python=python)]
+    wanted = question.where is not None or question.jobs
+    if not wanted:
+        return found
     if site.scheduler == "local":
-        yield skipped("slurm", "the site does without")
-        return
-    path = environ.get("PATH")
-    yield slurm_checks.check_commands(path)
-    if shutil.which("scontrol", path=path) is None:
-        return
-    slurm = Slurm(environ, timeout_s=15.0)
-    yield slurm_checks.check_version(slurm)
-    controller = slurm_checks.check_controller(slurm)
-    yield controller
-    if controller.outcome == "fail":
-        yield skipped("slurm settings", "slurmctld does not answer")
-        return
-    config = slurm_checks.read_config(slurm)
-    yield slurm_checks.check_hetjobs(config, wanted=site.slurm.hetjobs)
-    yield slurm_checks.check_job_age(config)
-    partitions = _partitions(site)
-    yield from slurm_checks.check_partitions(slurm, partitions)
-    names = slurm_checks.node_names(slurm, partitions)
-    yield host_checks.check_names([socket.gethostname(), *names])
-
-
-def _partitions(site: Site) -> list[str]:
-    named = [kind.partition for kind in site.node_kinds.values() if kind.partition]
-    return list(dict.fromkeys([*named, *site.partitions]))
-
-
-def _python(site: Site, environ: Mapping[str, str], python: str) -> Iterator[Check]:
-    chosen = site.python and _resolved(site.python, environ)
-    yield from host_checks.check_python(chosen or python, __version__)
-
-
-def _host(site: Site, environ: Mapping[str, str]) -> Iterator[Check]:
-    state = state_root(environ, site.state_dir(environ))
-    yield host_checks.check_directory(
-        "state directory", state, min_free_gib=host_checks.MIN_STATE_FREE_GIB
-    )
-    shared = Path(_resolved(site.storage.shared, environ))
-    yield host_checks.check_directory(
-        "shared directory", shared, min_free_gib=host_checks.MIN_SHARED_FREE_GIB
-    )
-    yield host_checks.check_tmp(_resolved(site.storage.ram, environ))
-    yield host_checks.check_interface(site.interface)
-    yield host_checks.check_ports(site.ports.first, site.ports.last)
-    if site.scheduler == "local":
-        yield host_checks.check_names([socket.gethostname()])
-    yield from host_checks.check_limits()
-    yield host_checks.check_proxy(environ)
-
-
-def _resolved(text: str, environ: Mapping[str, str]) -> str:
-    user, home = user_and_home(environ)
-    return resolve(text, user=user, home=home)
+        raise UserError(
+            f"site {site.name!r} has no Slurm: there are no other nodes to look at",
+            remedy="without --partition, --job and --deployment this host is checked",
+        )
+    partition = question.where.partition if question.where is not None else None
+    kind = kind_of(site, partition) if partition else None
+    needs = needs_of(site, environ, kind)
+    with nodes.witness(needs) as witness:
+        needs = dataclasses.replace(needs, witness=witness)
+        if question.where is not None:
+            seen = nodes.in_job(
+                site, kind, question.where, needs,
+                environ=environ, python=chosen, timeout_s=question.timeout_s, talk=talk,
+            )  # fmt: skip
+            return [*found, *compared(seen)]
+        slurm = Slurm(environ)
+        jobs = slurm.jobs(question.jobs)
+        for ident, job in jobs.items():
+            if not job.is_running:
+                raise SlurmError(
+                    f"job {ident} does not run ({job.state})",
+                    remedy="give a job that runs, or --partition",
+                )
+            found += compared(
+                nodes.in_allocation(site, job, needs, environ=environ, python=chosen, talk=talk)
+            )
+    return found

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
-from exaslurm.doctor.model import Check, failed, passed, skipped, warned
+from exaslurm.core.checks import Check, failed, passed, skipped, warned
 from exaslurm.errors import SlurmError
 from exaslurm.slurm.client import Slurm
 
@@ -23,17 +23,17 @@ def check_commands(path: str | None) -> Check:
     missing = [name for name in NEEDED if shutil.which(name, path=path) is None]
     if missing:
         return failed(
-            "slurm commands",
+            "slurm.commands",
             f"missing: {', '.join(missing)}",
             "run this on a login node, or put Slurm's bin directory on PATH (module load slurm)",
         )
     if shutil.which("sacct", path=path) is None:
         return warned(
-            "slurm commands",
+            "slurm.commands",
             "sacct is missing",
             "status cannot tell why a job ended once squeue has forgotten it",
         )
-    return passed("slurm commands", f"{', '.join(NEEDED)}, sacct")
+    return passed("slurm.commands", f"{', '.join(NEEDED)}, sacct")
 
 
 def check_version(slurm: Slurm) -> Check:
@@ -41,18 +41,18 @@ def check_version(slurm: Slurm) -> Check:
     try:
         text = slurm.version()
     except SlurmError as error:
-        return failed("slurm version", str(error), error.remedy or "ask your site")
+        return failed("slurm.version", str(error), error.remedy or "ask your site")
     found = re.match(r"(\d+)\.(\d+)", text)
     if found is None:
-        return warned("slurm version", text, "the version could not be read; go on with care")
+        return warned("slurm.version", text, "the version could not be read; go on with care")
     number = (int(found[1]), int(found[2]))
     if number < OLDEST:
-        return failed("slurm version", text, "exaslurm needs Slurm 20.11 or newer")
+        return failed("slurm.version", text, "exaslurm needs Slurm 20.11 or newer")
     if number < OLDEST_TESTED:
         return warned(
-            "slurm version", text, "below 22.05 GPUs may be missing in steps that overlap"
+            "slurm.version", text, "below 22.05 GPUs may be missing in steps that overlap"
         )
-    return passed("slurm version", text)
+    return passed("slurm.version", text)
 
 
 def check_controller(slurm: Slurm) -> Check:
@@ -60,11 +60,11 @@ def check_controller(slurm: Slurm) -> Check:
     try:
         answer = slurm.query(["scontrol", "ping"])
     except SlurmError as error:
-        return failed("slurmctld", str(error), error.remedy or "wait, or ask your site")
+        return failed("slurm.controller", str(error), error.remedy or "wait, or ask your site")
     lines = [line.strip() for line in answer.splitlines() if "Slurmctld(" in line]
     if any("UP" in line for line in lines):
-        return passed("slurmctld", "; ".join(lines))
-    return failed("slurmctld", "; ".join(lines) or answer.strip(), "wait, or ask your site")
+        return passed("slurm.controller", "; ".join(lines))
+    return failed("slurm.controller", "; ".join(lines) or answer.strip(), "wait, or ask your site")
 
 
 def read_config(slurm: Slurm) -> dict[str, str]:
@@ -84,7 +84,7 @@ def parse_config(text: str) -> dict[str, str]:
 
 def check_hetjobs(config: Mapping[str, str], *, wanted: bool) -> Check:
     """Heterogeneous jobs can be scheduled, and how soon."""
-    name = "heterogeneous jobs"
+    name = "slurm.hetjobs"
     if not wanted:
         return skipped(name, "the site config turns them off: one ordinary job a cell")
     if not config:
@@ -111,7 +111,7 @@ def check_hetjobs(config: Mapping[str, str], *, wanted: bool) -> Check:
 
 def check_job_age(config: Mapping[str, str]) -> Check:
     """squeue remembers ended jobs long enough to be asked about them."""
-    name = "MinJobAge"
+    name = "slurm.job_age"
     found = re.match(r"(\d+)", config.get("MinJobAge", ""))
     if found is None:
         return skipped(name, "not known")
@@ -129,11 +129,16 @@ def check_job_age(config: Mapping[str, str]) -> Check:
 def check_partitions(slurm: Slurm, names: Sequence[str]) -> Iterable[Check]:
     """Each partition that the site config names exists and is up."""
     for name in names:
-        label = f"partition {name}"
+        label = "slurm.partition"
         try:
             text = slurm.query(["scontrol", "show", "partition", name, "--oneliner"])
         except SlurmError as error:
-            yield failed(label, str(error), "sinfo -s lists the partitions; mend the site config")
+            yield failed(
+                label,
+                str(error),
+                "sinfo -s lists the partitions; mend the site config",
+                subject=name,
+            )
             continue
         values = dict(item.split("=", 1) for item in text.split() if "=" in item)
         state = values.get("State", "?")
@@ -142,9 +147,11 @@ def check_partitions(slurm: Slurm, names: Sequence[str]) -> Iterable[Check]:
             f"at most {values.get('MaxTime', '?')}, default {values.get('DefaultTime', '?')}"
         )
         if state == "UP":
-            yield passed(label, value)
+            yield passed(label, value, subject=name)
         else:
-            yield warned(label, value, "it starts no jobs now; choose another, or wait")
+            yield warned(
+                label, value, "it starts no jobs now; choose another, or wait", subject=name
+            )
 
 
 def node_names(slurm: Slurm, partitions: Sequence[str], most: int = 4) -> list[str]:

@@ -1,0 +1,48 @@
+"""What a site wants of its nodes, in the terms of the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from exaslurm import __version__
+from exaslurm.core.checks import NodeNeeds
+from exaslurm.rundir import state_root
+from exaslurm.site.model import NodeKind, Site
+from exaslurm.site.paths import resolve
+from exaslurm.util.user import user_and_home
+
+# Besides Ray's object store: what vLLM's processes and NCCL pass to each other.
+SHM_ENGINES_MIB = 256
+
+
+def needs_of(site: Site, environ: Mapping[str, str], kind: NodeKind | None = None) -> NodeNeeds:
+    """What a node of this kind (None: of any) must offer at this site."""
+    user, home = user_and_home(environ)
+    ray = site.slurm.ray
+
+    def path(text: str) -> str:
+        return resolve(text, user=user, home=home)
+
+    return NodeNeeds(
+        version=__version__,
+        interface=site.interface,
+        host_suffix=site.host_suffix,
+        first_port=site.ports.first,
+        last_port=site.ports.last,
+        port_block=site.ports.block,
+        state=str(state_root(environ, site.state_dir(environ))),
+        shared=path(site.storage.shared),
+        local=path(site.storage.local) if site.storage.local else None,
+        tmp=path(site.storage.ram),
+        shm_mib=(ray.object_store_mib if ray.enabled else 0) + SHM_ENGINES_MIB,
+        # A kind whose engines run on processors may have pretended GPUs, or none that count.
+        gpus=kind.known_gpus if kind is not None and kind.device != "cpu" else None,
+        vllm=kind is None or kind.device != "cpu" or bool(kind.known_gpus),
+        ray=ray.enabled,
+    )
+
+
+def kind_of(site: Site, partition: str | None) -> NodeKind | None:
+    """The kind of node that a partition has; None if the site does not say, or has several."""
+    kinds = [kind for kind in site.node_kinds.values() if kind.partition == partition]
+    return kinds[0] if len(kinds) == 1 else None

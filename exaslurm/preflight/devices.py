@@ -1,0 +1,166 @@
+"""GPUs, InfiniBand ports and NUMA nodes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from exaslurm.core.checks import Check, failed, passed, skipped, warned
+from exaslurm.core.topology import Hca, HcaPort, NodeTopology
+from exaslurm.preflight.host import Host
+
+# Lanes of a link that is all there: InfiniBand trains down to fewer when a cable is bad.
+_WHOLE = ("4X", "8X", "12X")
+
+
+def is_rdma(topology: NodeTopology) -> bool:
+    """Whether the node has a network for which memory is locked."""
+    return any(hca.fabric in ("infiniband", "roce", "omnipath") for hca in topology.hcas)
+
+
+def check_gpus(host: Host, topology: NodeTopology, expected: int | None) -> Iterator[Check]:
+    """As many GPUs as the node's kind has, all of one model, each near a known NUMA node."""
+    gpus = topology.gpus
+    if not gpus and not expected:
+        yield skipped("gpu.count", "no GPU here, none expected")
+        return
+    value = f"{len(gpus)}" + ("" if expected is None else f" of {expected}")
+    if expected is not None and len(gpus) < expected:
+        remedy = (
+            "a GPU fell off the bus or has no driver (dmesg | grep -i -e xid -e amdgpu): drain the "
+            "node; if no node has more, mend `gpus` of its kind in the site config"
+        )
+        yield failed("gpu.count", value, remedy)
+    else:
+        yield passed("gpu.count", value)
+    models = gpu_models(host, topology)
+    if len(models) > 1:
+        value = ", ".join(f"{count} x {model}" for model, count in models.items())
+        yield warned("gpu.model", value, "replicas of one model want equal GPUs: split the kind")
+    elif models:
+        yield passed("gpu.model", next(iter(models)))
+    driver = gpu_driver(host)
+    if driver is not None:
+        yield passed("gpu.driver", driver)
+    elif gpus:
+        yield warned("gpu.driver", "no driver module is loaded", "load the GPU driver, or drain")
+    far = [gpu for gpu in gpus if gpu.numa is None]
+    if gpus and far and len(topology.numa) > 1:
+        names = ", ".join(gpu.pci or str(gpu.index) for gpu in far)
+        yield warned(
+            "gpu.numa",
+            f"the firmware does not say which NUMA node is near {names}",
+            "replicas cannot be put near their GPUs: a BIOS update may tell (numa_node is -1)",
+        )
+
+
+def gpu_models(host: Host, topology: NodeTopology) -> Counter[str]:
+    """Names of the GPUs' models and how many there are of each; empty where nothing tells."""
+    names = [gpu.name for gpu in topology.gpus if gpu.name]
+    if not names:
+        files = sorted((host.proc / "driver/nvidia/gpus").glob("*/information"))
+        texts = (path.read_text(encoding="utf-8", errors="replace") for path in files)
+        found = (re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE) for text in texts)
+        names = [match.group(1) for match in found if match is not None]
+    return Counter(names)
+
+
+def gpu_driver(host: Host) -> str | None:
+    """``nvidia 570.86.15``: the kernel module and its version; None where there is none."""
+    text = host.read("/proc/driver/nvidia/version") or ""
+    match = re.search(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text + " ")
+    if match is not None:
+        return f"nvidia {match.group(1)}"
+    for module in ("nvidia", "amdgpu", "i915", "xe"):
+        if (host.sys / "module" / module).is_dir() and _drives_something(host, module):
+            version = host.read(f"/sys/module/{module}/version")
+            return f"{module} {version}" if version else f"{module} (of the kernel)"
+    return None
+
+
+def _drives_something(host: Host, module: str) -> bool:
+    """A loaded module may have no device: i915 on a server without Intel's GPUs, for one."""
+    driver = host.sys / "bus/pci/drivers" / module
+    return not driver.is_dir() or any(driver.glob("[0-9a-f]*:*"))
+
+
+def check_fabric(host: Host, topology: NodeTopology) -> Iterator[Check]:
+    """Every InfiniBand device has a port that is up, and every such port its full width and the
+    rate of the others."""
+    devices = [hca for hca in topology.hcas if hca.ports and hca.fabric != "ethernet"]
+    if not devices:
+        yield skipped("ib.state", "no InfiniBand, Omni-Path, RoCE or Slingshot device here")
+        return
+    rates = [port.rate_gbps for hca in devices for port in hca.ports if port.state == "ACTIVE"]
+    best = max(rates, default=0.0)
+    for hca in devices:
+        active = [port for port in hca.ports if port.state == "ACTIVE"]
+        if not active:
+            yield _inactive(hca)
+        for port in active:
+            name = f"{hca.name}:{port.number}"
+            yield passed("ib.state", f"{port.state}, {port.link_layer}", subject=name)
+            yield _rate(host, hca, port, best)
+
+
+def _inactive(hca: Hca) -> Check:
+    port = hca.ports[0]
+    name = f"{hca.name}:{port.number}"
+    value = port.state + (f", {port.phys_state}" if port.phys_state else "")
+    if hca.fabric == "roce":
+        # Cards for storage or management networks are often there and not wired.
+        return warned(
+            "ib.state", value, "fine if it is not wired; else see `ip link`", subject=name
+        )
+    remedy = (
+        "no cable, a dead switch port, or no subnet manager (ibstat, ibdiagnet): drain the node; "
+        "if the port is not in use, leave the device out of the site config's fabric"
+    )
+    return failed("ib.state", value, remedy, subject=name)
+
+
+def _rate(host: Host, hca: Hca, port: HcaPort, best: float) -> Check:
+    name = f"{hca.name}:{port.number}"
+    text = host.read(f"/sys/class/infiniband/{hca.name}/ports/{port.number}/rate") or ""
+    value = text or f"{port.rate_gbps:g} Gb/s"
+    if port.rate_gbps == 0:
+        return skipped("ib.rate", "the driver does not tell", subject=name)
+    lanes = re.search(r"\((\d+X)", text)
+    remedy = "the link trained down: reseat or change the cable (ibdiagnet), drain the node"
+    if lanes is not None and lanes.group(1) not in _WHOLE:
+        return failed("ib.rate", value, remedy, subject=name)
+    if port.rate_gbps < best:
+        return warned("ib.rate", f"{value}; another port has {best:g} Gb/s", remedy, subject=name)
+    return passed("ib.rate", value, subject=name)
+
+
+def check_numa(topology: NodeTopology) -> Check:
+    """Every NUMA node with CPUs has memory, and about as much as the others."""
+    ident = "numa.map"
+    nodes = [node for node in topology.numa if node.cpus]
+    if not nodes:
+        return skipped(ident, "the kernel shows no NUMA nodes")
+    value = "; ".join(
+        f"node {node.index}: {len(node.cpus)} CPUs, {node.mem_mib / 1024:.0f} GiB" for node in nodes
+    )
+    most = max(node.mem_mib for node in nodes)
+    poor = [node for node in nodes if node.mem_mib < most / 2]
+    remedy = "a memory module is gone or disabled (dmidecode -t memory): drain the node"
+    if any(node.mem_mib == 0 for node in poor):
+        return failed(ident, value, remedy)
+    if poor:
+        return warned(ident, value, remedy)
+    return passed(ident, value)
+
+
+def fabric_summary(topology: NodeTopology) -> str:
+    """``4 x 200 Gb/s``: what is up, in a form that nodes can be compared by."""
+    rates = Counter(
+        port.rate_gbps
+        for hca in topology.hcas
+        if hca.fabric != "ethernet"
+        for port in hca.ports
+        if port.state == "ACTIVE"
+    )
+    return ", ".join(f"{count} x {rate:g} Gb/s" for rate, count in sorted(rates.items()))
