@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from exaslurm.core.facts import GpuFact, NodeFacts
+from exaslurm.core.facts import NodeFacts
 from exaslurm.core.plan import NodeEnvironment
-from exaslurm.core.topology import NodeTopology
 from exaslurm.facts.gpus import gpus
+from exaslurm.facts.labels import labels
 from exaslurm.facts.memory import usable_mib
 from exaslurm.topo.node import read_node
 from exaslurm.topo.sysfs import PROC, SYS
@@ -35,8 +33,10 @@ def collect(
     sys: Path = SYS,
     proc: Path = PROC,
     cpus: Sequence[int] | None = None,
+    measures: Mapping[str, float] | None = None,
 ) -> NodeFacts:
-    """Facts of this node; ``cpus`` defaults to the CPUs that this process may run on."""
+    """Facts of this node; ``cpus`` defaults to the CPUs that this process may run on, ``measures``
+    are figures that were measured before."""
     granted = environ.get("SLURM_CPUS_ON_NODE", "")
     order = environ.get("SLURM_NODEID", "")
     drivers = read_node(sys, proc, host=node_name(environ))
@@ -56,7 +56,8 @@ def collect(
         gpus=cards,
         topology=topology,
         switch=switch,
-        labels=labels(kind, topology, cards, switch, _has_local(node)),
+        labels=labels(kind, topology, cards, switch, local=_has_local(node), hcas=node.fabric.hcas),
+        measures=dict(measures or {}),
     )
 
 
@@ -68,43 +69,6 @@ def switch_of(environ: Mapping[str, str]) -> str | None:
     if len(names) != len(kinds) or "switch" not in kinds:
         return None
     return names[len(kinds) - 1 - kinds[::-1].index("switch")] or None
-
-
-def labels(
-    kind: str,
-    topology: NodeTopology,
-    cards: Sequence[GpuFact],
-    switch: str | None,
-    local: bool,
-) -> dict[str, str]:
-    """Strings for constraints, in the form that Ray's labels allow."""
-    active = [
-        port.rate_gbps
-        for hca in topology.hcas
-        if hca.fabric != "ethernet"
-        for port in hca.ports
-        if port.state == "ACTIVE"
-    ]
-    found = {
-        "kind": kind,
-        "arch": platform.machine(),
-        "numa": str(len(topology.memory_nodes) or 1),
-        "ib_gbps": f"{max(active):g}" if active else "0",
-        "nvme": "true" if local else "false",
-    }
-    if switch:
-        found["switch"] = switch
-    if cards:
-        found["gpu-vendor"] = cards[0].vendor
-        if cards[0].name:
-            found["gpu-type"] = cards[0].name
-    return {name: label_value(value) for name, value in found.items()}
-
-
-def label_value(text: str) -> str:
-    """At most 63 of ``[A-Za-z0-9-_.]``, an alphanumeric first and last
-    (https://docs.ray.io/en/latest/ray-core/scheduling/labels.html)."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")
 
 
 def _has_local(node: NodeEnvironment) -> bool:
