@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from exaslurm import __version__
 from exaslurm.core.checks import NodeNeeds
+from exaslurm.errors import SiteError
 from exaslurm.rundir import state_root
 from exaslurm.site.model import NodeKind, Site
-from exaslurm.site.paths import resolve
+from exaslurm.site.paths import UnknownVariableError, resolve
 from exaslurm.util.user import user_and_home
 
 # Besides Ray's object store: what vLLM's processes and NCCL pass to each other.
@@ -20,8 +21,16 @@ def needs_of(site: Site, environ: Mapping[str, str], kind: NodeKind | None = Non
     user, home = user_and_home(environ)
     ray = site.slurm.ray
 
+    variables = site.path_variables(environ, environ.get("SBATCH_ACCOUNT"))
+
     def path(text: str) -> str:
-        return resolve(text, user=user, home=home)
+        try:
+            return resolve(text, user=user, home=home, variables=variables)
+        except UnknownVariableError as error:
+            raise SiteError(
+                f"site {site.name}: {text}: {error}",
+                remedy="export it; an account is taken from SBATCH_ACCOUNT",
+            ) from None
 
     return NodeNeeds(
         version=__version__,

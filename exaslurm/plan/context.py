@@ -16,13 +16,15 @@ class PlanContext:
 
     ``home`` and ``user`` replace $HOME and $USER in paths; ``python`` is used where the site
     names none; ``environ_defaults`` are the user's ``SBATCH_*`` variables, used where neither
-    spec nor site says anything.
+    spec nor site says anything. ``variables`` are those of the login shell that the site's paths
+    may use.
     """
 
     user: str
     home: str
     python: str
     environ_defaults: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 class Findings:

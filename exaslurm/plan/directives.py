@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exaslurm.plan.ceilings import Job, check_job
+from exaslurm.plan.conditions import with_features
 from exaslurm.plan.context import Findings
 from exaslurm.site.model import NodeKind, Site
 from exaslurm.spec.model import Spec
@@ -41,6 +42,7 @@ class Ask:
     gpus: int
     is_head: bool
     switches: str | None
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +149,9 @@ def _own(
             add("gres", f"gpu:{typed}")
         else:
             add("gpus-per-node", typed)
-    if ask.kind.exclusive:
+    if ask.kind.is_whole(ask.nodes):
         own.append(("exclusive", None))
-    add("constraint", ask.kind.constraint)
+    add("constraint", with_features(ask.kind.constraint, ask.features))
     add("switches", ask.switches)
     add("time", options.time_limit)
     add("export", slurm.export)

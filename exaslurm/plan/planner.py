@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.limits import Limits
 from exaslurm.core.plan import (
     CellPlan,
     ComponentPlan,
     GatewayPlan,
     Layout,
-    ModelPlan,
-    NodeEnvironment,
     Plan,
     PortPolicy,
     RayPlan,
@@ -23,14 +20,15 @@ from exaslurm.core.plan import (
 from exaslurm.errors import PlanError
 from exaslurm.plan.ceilings import check_locks, check_totals
 from exaslurm.plan.cells import HeadNode, Part, cells_of, groups_of, head_of, layout_of
-from exaslurm.plan.container import container_plan
+from exaslurm.plan.conditions import check_conditions, conditioned
 from exaslurm.plan.context import Findings, PlanContext
 from exaslurm.plan.directives import Ask, JobOptions, directives, job_options
+from exaslurm.plan.node import node_environment
 from exaslurm.plan.notes import note_site, note_unused
 from exaslurm.plan.slots import model_plan, spec_path
-from exaslurm.plan.spread import FilledCell, Load, spread
+from exaslurm.plan.spread import FilledCell, Ground, Load, spread
+from exaslurm.plan.survival import check_spread, survival_of
 from exaslurm.site.model import Site
-from exaslurm.site.paths import resolve
 from exaslurm.spec.model import Spec
 
 __all__ = ["PlanContext", "make_plan"]
@@ -58,11 +56,18 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         model_plan(spec, index, groups, (reserve_cores, site.service.mem_gib), context, findings)
         for index in range(len(spec.models))
     )
+    check_conditions(spec, groups, findings)
     findings.stop_if_any()
-    cells = cells_of(groups)
-    filled = spread(
-        spec, models, cells, site.service.mem_gib, head.mem_gib if shared else 0.0, findings
+    cells = cells_of(conditioned(groups, models))
+    survival = survival_of(spec)
+    ground = Ground(
+        cells=cells,
+        reserve_gib=site.service.mem_gib,
+        head_gib=head.mem_gib if shared else 0.0,
+        survival=survival,
     )
+    filled = spread(spec, models, ground, findings)
+    check_spread(spec, filled, survival, layout, findings)
     # Without Slurm, what its variables say must not make another plan of the same spec.
     defaults = {} if layout == "local" else context.environ_defaults
     options = job_options(spec, site, defaults, findings)
@@ -77,7 +82,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     )
     check_totals(spec, site, planned, findings)
     gateway = _gateway(spec, site, context, findings)
-    node = _node(spec, site, models, context, findings)
+    node = node_environment(spec, site, models, options.account, context, findings)
     note_unused(spec, findings)
     note_site(site, findings)
     findings.stop_if_any()
@@ -103,6 +108,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         gateway=gateway,
         srun_args=tuple(f"--{text.removeprefix('--')}" for text in site.slurm.srun_args),
         poll_floor_s=site.slurm.poll_floor_s,
+        survival=survival,
         notes=tuple(findings.notes),
     ).sealed()
 
@@ -150,13 +156,15 @@ def _component(
         mem_mib_per_node=ask.mem_mib,
         gpus_per_node=ask.gpus,
         directives=words,
+        kind_gpus=ask.kind.known_gpus,
+        kind_cores=ask.kind.known_cores,
     )
 
 
 def _head_ask(head: HeadNode, site: Site) -> Ask:
     kind = head.kind
     cpus, mem_gib = head.cpus, head.mem_gib
-    if kind.exclusive:
+    if kind.is_whole(1):
         cpus = kind.known_cores or cpus
         mem_gib = kind.mem_gib or mem_gib
     return Ask(
@@ -182,7 +190,7 @@ def _worker_ask(part: Part, load: Load, head: HeadNode | None, site: Site) -> As
     cpus = max(1, load.cores + extra_cpus)
     mem_mib = load.mem_mib + round(extra_gib * 1024)
     gpus = load.gpus or int(kind.require_gpus)
-    if kind.exclusive:
+    if kind.is_whole(part.nodes):
         cpus, mem_mib = most_cpus or cpus, most_mib or mem_mib
         gpus = kind.gpus or gpus
     return Ask(
@@ -193,6 +201,7 @@ def _worker_ask(part: Part, load: Load, head: HeadNode | None, site: Site) -> As
         gpus=gpus,
         is_head=False,
         switches=group.switches,
+        features=group.features,
     )
 
 
@@ -231,27 +240,4 @@ def _tls(spec: Spec, context: PlanContext, findings: Findings) -> TlsPlan | None
     return TlsPlan(
         cert=spec_path(spec, "gateway.tls.cert", given.cert, context, findings),
         key=spec_path(spec, "gateway.tls.key", given.key, context, findings),
-    )
-
-
-def _node(
-    spec: Spec, site: Site, models: Sequence[ModelPlan], context: PlanContext, findings: Findings
-) -> NodeEnvironment:
-    def path(text: str) -> str:
-        return resolve(text, user=context.user, home=context.home)
-
-    python = path(site.python) if site.python else context.python
-    container = container_plan(site, models, python, context, findings)
-    return NodeEnvironment(
-        python=python if container is None else site.container.python,
-        tmp=path(site.storage.ram),
-        shared=path(site.storage.shared),
-        local=path(site.storage.local) if site.storage.local else None,
-        interface=site.interface,
-        host_suffix=site.host_suffix,
-        env={name: path(value) for name, value in site.env.items()},
-        fabric=FabricPlan(**site.fabric.model_dump()),
-        modules=site.modules,
-        prologue=(*site.prologue, *spec.slurm.prologue),
-        container=container,
     )

@@ -29,6 +29,7 @@ from exaslurm.util.fields import (
     Text,
     TimeLimit,
     Word,
+    bad,
 )
 from exaslurm.util.user import user_and_home
 
@@ -37,6 +38,14 @@ GatewayHome = Literal["login", "service", "job"]
 
 def _switch(value: object) -> object:
     return {"enabled": value} if isinstance(value, bool | str) else value
+
+
+def _whole(value: object) -> object:
+    words = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
+    known = words.get(value.lower(), value) if isinstance(value, str) else value
+    if known is True or known is False or known == "many":
+        return known
+    raise bad("must be true, false or many")
 
 
 class Ray(Section):
@@ -138,8 +147,10 @@ class NodeKind(Section):
     reserved_cores: Natural = Field(
         default=0, description="Logical CPUs that the site keeps to itself (core specialization)."
     )
-    exclusive: Flag = Field(
-        default=False, description="Nodes are given whole: all of each node is asked for."
+    exclusive: Annotated[bool | Literal["many"], BeforeValidator(_whole)] = Field(
+        default=False,
+        description="Nodes are given whole: all of each node is asked for. many: only to jobs of "
+        "more than one node.",
     )
     require_gpus: Flag = Field(
         default=False, description="The partition refuses jobs that ask for no GPU."
@@ -149,6 +160,10 @@ class NodeKind(Section):
     per_replica: ReplicaDefaults = Field(
         default=ReplicaDefaults(), description="What a replica gets where the spec is silent."
     )
+
+    def is_whole(self, nodes: int) -> bool:
+        """Whether a job of so many nodes gets, and has to ask for, all of each."""
+        return self.exclusive is True or (self.exclusive == "many" and nodes > 1)
 
     @property
     def known_gpus(self) -> int | None:

@@ -68,14 +68,16 @@ def make_plan_for(
     Raises SpecError, SiteError or PlanError with every problem found.
     """
     spec = load_spec(spec_path, text)
+    machine = load_site(site or spec.site, environ)
     user, home = user_and_home(environ)
     context = PlanContext(
         user=user,
         home=home,
         python=sys.executable,
         environ_defaults={k: v for k, v in environ.items() if k.startswith("SBATCH_")},
+        variables={name: environ[name] for name in machine.variables if name in environ},
     )
-    return make_plan(spec, load_site(site or spec.site, environ), context)
+    return make_plan(spec, machine, context)
 
 
 def run_dir_for(plan: Plan, environ: Mapping[str, str], *, site: str | None = None) -> RunDir:

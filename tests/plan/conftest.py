@@ -45,6 +45,7 @@ class Desk:
         *,
         base: str | None = None,
         environ: dict[str, str] | None = None,
+        variables: dict[str, str] | None = None,
     ) -> Plan:
         name = base or "big"
         if base is None:
@@ -59,6 +60,7 @@ class Desk:
             home="/home/exa1",
             python="/venv/bin/python",
             environ_defaults=environ or {},
+            variables=variables or {},
         )
         return make_plan(
             load_spec(Path("/specs/hello.yaml"), _with(SPEC, spec)),

@@ -50,7 +50,7 @@ def test_search_order(environ: dict[str, str], put: Callable[..., Path], tmp_pat
     assert site_files(environ)["mine"] == user
     first = put("mine", BASE.format(name="mine"))
     assert site_files(environ)["mine"] == first
-    assert site_names(environ) == ["generic", "lab", "local", "mine"]
+    assert set(site_names(environ)) > {"generic", "lab", "local", "mine", "frontier", "vista"}
     environ["XDG_CONFIG_HOME"] = "/xdg"
     environ["EXASLURM_SITE_CONFIG"] = "/a::/b"
     assert [str(path) for path in search_path(environ)][:-1] == [
@@ -135,7 +135,10 @@ def test_a_file_can_be_checked_by_its_path(put: Callable[..., Path]) -> None:
         ("ports: {first: 30000, last: 30100}", "ports.last: 30000-30100 holds no block of 500"),
         ("storage: {ram: /a/very/long/directory}", "storage.ram: longer than 16 characters"),
         ("storage: {ram: relative}", "storage.ram: must be an absolute path"),
-        ("storage: {shared: $HOME/$PROJECT}", "only $HOME, $USER and $ACCOUNT are understood, not $PROJECT"),
+        (
+            "storage: {shared: $HOME/$PROJECT}",
+            "only $HOME, $USER and $ACCOUNT are understood, not $PROJECT",
+        ),
         ("env: {PATH: '/x:$PATH'}", "env.PATH: only $HOME, $USER and $ACCOUNT are understood"),
         ("storage: {state: $SCRATCH/x}", "only $HOME and $USER are understood, not $SCRATCH"),
         ("qos: {a: {}}\nnode_kinds: {cpu: {qos: b}}", "node_kinds.cpu.qos: unknown qos 'b'"),
