@@ -70,7 +70,8 @@ def mounts(plan: Plan, run_dir: Path, gen_dir: Path, package: Path) -> tuple[Bin
     node = plan.node
     container = _container(plan)
     wanted = [
-        *(_same(str(path)) for path in (run_dir, gen_dir)),
+        _same(str(run_dir)),
+        *([] if gen_dir.is_relative_to(run_dir) else [_same(str(gen_dir))]),
         _same(node.shared),
         _same(node.tmp),
         *([_same(node.local, optional=True)] if node.local else []),
