@@ -1,0 +1,97 @@
+"""What Slurm granted of a node, as parts that can be handed out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from exaslurm.bind.parts import Free, GrantedGpu, Want
+from exaslurm.core.facts import GpuFact, NodeFacts
+from exaslurm.core.topology import Core, Gpu, NodeTopology, Vendor
+
+# A NUMA node's size is its MemTotal, from which the kernel has taken its own; shares of replicas
+# are of what the site says a node has. So much more than MemTotal is still taken to fit.
+_TOLERANCE = 16
+
+
+def granted_cores(topology: NodeTopology, cpus: Collection[int]) -> tuple[Core, ...]:
+    """Cores with those of their CPUs that were granted; a CPU that the topology does not know is a
+    core of its own, in no known place."""
+    granted = set(cpus)
+    found = []
+    for core in topology.cores:
+        own = tuple(cpu for cpu in core.cpus if cpu in granted)
+        if own:
+            found.append(dataclasses.replace(core, cpus=own))
+    known = set(topology.cpus)
+    found += [Core(cpus=(cpu,), package=0, numa=None) for cpu in sorted(granted - known)]
+    return tuple(sorted(found, key=lambda core: core.cpus))
+
+
+def without(cores: Iterable[Core], cpus: Collection[int], topology: NodeTopology) -> list[Core]:
+    """Less every core that one of these CPUs is of: its other threads go with it."""
+    gone = set(cpus)
+    for core in topology.cores:
+        if gone & set(core.cpus):
+            gone |= set(core.cpus)
+    return [core for core in cores if not gone & set(core.cpus)]
+
+
+def as_wide(cores: Sequence[Core], wants: Sequence[Want]) -> tuple[tuple[Core, ...], int]:
+    """(the cores to use, CPUs that each counts for).
+
+    A core of which Slurm granted only some threads may be somebody else's too: such cores are used
+    only where the whole ones do not suffice, and then every core counts for as little as the least.
+    """
+    widest = max((len(core.cpus) for core in cores), default=1)
+    whole = tuple(core for core in cores if len(core.cpus) == widest)
+    if sum(max(1, -(-want.cpus // widest)) for want in wants) <= len(whole):
+        return whole, widest
+    return tuple(cores), min((len(core.cpus) for core in cores), default=1)
+
+
+def granted_gpus(facts: NodeFacts) -> list[GrantedGpu]:
+    """The step's GPUs, each with its place in the node where that is known."""
+    return [
+        GrantedGpu(visible_id=fact.visible_id, gpu=_gpu_of(facts.topology, fact, place))
+        for place, fact in enumerate(facts.gpus)
+    ]
+
+
+def _gpu_of(topology: NodeTopology, fact: GpuFact, place: int) -> Gpu:
+    known = topology.gpu_at(fact.pci)
+    if known is not None:
+        return known
+    vendor: Vendor = fact.vendor if fact.vendor in ("nvidia", "amd", "intel") else "nvidia"  # type: ignore[assignment]
+    return Gpu(index=place, vendor=vendor, pci=fact.pci, uuid=fact.uuid, numa=fact.numa)
+
+
+def free_memory(topology: NodeTopology, taken: Mapping[int, int]) -> dict[int, int]:
+    """MiB that may still be promised of each NUMA node with CPUs and memory."""
+    return {
+        node.index: max(0, node.mem_mib + node.mem_mib // _TOLERANCE - taken.get(node.index, 0))
+        for node in topology.memory_nodes
+    }
+
+
+def free_of(
+    topology: NodeTopology,
+    cores: Sequence[Core],
+    gpus: Sequence[GrantedGpu],
+    wants: Sequence[Want],
+    *,
+    keep: int | None = None,
+    taken_mib: Mapping[int, int] | None = None,
+    port_use: Mapping[str, int] | None = None,
+) -> Free:
+    """What these replicas may choose from."""
+    usable, width = as_wide(cores, wants)
+    return Free(
+        topology=topology,
+        cores=usable,
+        width=width,
+        gpus=tuple(gpus),
+        keep=keep,
+        mem_mib=free_memory(topology, taken_mib or {}),
+        port_use=dict(port_use or {}),
+    )
