@@ -25,6 +25,7 @@ def plan_text(plan: Plan) -> str:
         _cells(plan),
         "",
         f"router: {_gateway(plan)}",
+        *(f"spread: {sentence}" for sentence in plan.spread),
         *(f"note: {note}" for note in plan.notes),
     ]
     return "\n".join(lines)

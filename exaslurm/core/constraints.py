@@ -369,7 +369,9 @@ class _Parser:
         dimension = _DIMENSION[fact.unit]
         if unit is None or _DIMENSION[unit] != dimension:
             known = ", ".join(UNITS[dimension])
-            raise _error(at, f"{name} is {dimension}, in {fact.unit}; {token.unit} is none: {known}")
+            raise _error(
+                at, f"{name} is {dimension}, in {fact.unit}; {token.unit} is none: {known}"
+            )
         return UNITS[dimension][unit] / UNITS[dimension][fact.unit]
 
     def _made(self, name: _Token, op: str, values: tuple[float | str | bool, ...]) -> Test:

@@ -236,8 +236,9 @@ class GatewayPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A whole deployment. ``hash`` is the content hash of everything else. ``switches`` are the
-    site's, where it names them: switch to the nodes or switches below it, as a hostlist. ``notes``
-    are sentences for the user: where a default came from, what of the spec has no effect."""
+    site's, where it names them: switch to the nodes or switches below it, as a hostlist. ``spread``
+    and ``notes`` are sentences for the user: which losses every shard outlives; where a default
+    came from, what of the spec has no effect."""
 
     schema: Literal["exaslurm/plan/1"] = PLAN_SCHEMA
     hash: str = ""
@@ -255,6 +256,7 @@ class Plan:
     poll_floor_s: float = 10.0
     survival: Survival = field(default_factory=Survival)
     switches: Mapping[str, str] = field(default_factory=dict)
+    spread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def sealed(self) -> Plan:

@@ -76,11 +76,10 @@ class Proof:
                 f"any {_ONE[thing] if count == 1 else f'{count} {thing}'}"
                 for thing, count in self.outlived
             ]
-            reasons = [reason for _, reason in self.without]
-            tail = f" ({'; '.join(reasons)})" if reasons else ""
-            found.append(f"every shard outlives the loss of {_listed(parts, 'or')}{tail}")
-        elif self.without and not self.weak:
-            found.append("; ".join(reason for _, reason in self.without))
+            reasons = "".join(f"; {reason}" for _, reason in self.without)
+            found.append(
+                f"every shard outlives the loss of {_listed(parts, 'or')} (proved{reasons})"
+            )
         groups: dict[tuple[object, ...], list[Weakness]] = {}
         with_a_node = {w.shard for w in self.weak if w.thing == "nodes" and w.replicas == 1}
         for weak in self.weak:
@@ -92,11 +91,11 @@ class Proof:
         return tuple(found)
 
 
-def prove(standings: Sequence[Standing], survival: Survival, *, switches_known: bool) -> Proof:
+def prove(standings: Sequence[Standing], survival: Survival, *, no_switches: str) -> Proof:
     """What the replicas that stand there outlive.
 
     Where there is but one cell, or a switch is above every node, nothing can be done about its
-    loss: such things are not looked at.
+    loss: such things are not looked at. ``no_switches`` says why no switch is known, if so.
     """
     shards: dict[str, list[Standing]] = {}
     for standing in standings:
@@ -108,10 +107,8 @@ def prove(standings: Sequence[Standing], survival: Survival, *, switches_known: 
     checks: list[tuple[Thing, int]] = [("nodes", survival.nodes)] if survival.nodes else []
     if survival.switches and switches:
         checks.append(("switches", survival.switches))
-    elif survival.switches and switches_known:
-        without.append(("switches", "all nodes are below one switch"))
     elif survival.switches:
-        without.append(("switches", "nothing is known of switches"))
+        without.append(("switches", "all are below one switch" if above_all else no_switches))
     if survival.cells and len(cells) > 1:
         checks.append(("cells", survival.cells))
     elif survival.cells:

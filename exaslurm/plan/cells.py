@@ -14,7 +14,8 @@ from exaslurm.util.yaml_lines import Problem, nearest
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The workers of one kind. ``key`` names the entry in the spec."""
+    """The workers of one kind. ``key`` names the entry in the spec; ``barred`` are models that no
+    node of the kind may carry, ``features`` are asked of Slurm for each node."""
 
     key: str
     kind_name: str
@@ -23,6 +24,8 @@ class Group:
     nodes_per_cell: int
     min_nodes: int
     switches: str | None
+    barred: frozenset[str] = frozenset()
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

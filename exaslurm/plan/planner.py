@@ -67,7 +67,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         survival=survival,
     )
     filled = spread(spec, models, ground, findings)
-    check_spread(spec, filled, survival, layout, findings)
+    sentences = check_spread(spec, filled, survival, layout, findings)
     # Without Slurm, what its variables say must not make another plan of the same spec.
     defaults = {} if layout == "local" else context.environ_defaults
     options = job_options(spec, site, defaults, findings)
@@ -109,6 +109,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         srun_args=tuple(f"--{text.removeprefix('--')}" for text in site.slurm.srun_args),
         poll_floor_s=site.slurm.poll_floor_s,
         survival=survival,
+        spread=sentences,
         notes=tuple(findings.notes),
     ).sealed()
 

@@ -81,6 +81,7 @@ def model_plan(
             )
             for place, shard in enumerate(model.shards)
         ),
+        constraints=model.constraints,
     )
 
 

@@ -6,16 +6,21 @@ binder will use on the real ones: what fits here fits there.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from exaslurm.core.filling import fill
 from exaslurm.core.gangs import choose_rooms
 from exaslurm.core.placement import UNKNOWN, Demand, Room, Rooms
 from exaslurm.core.plan import ModelPlan, ReplicaSet
+from exaslurm.core.spread import Standing, Survival
 from exaslurm.plan.cells import Group, Part
 from exaslurm.plan.context import Findings
 from exaslurm.spec.model import Spec
+
+Shard = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,38 +38,19 @@ class Load:
             max(self.mem_mib, other.mem_mib),
         )
 
-
-@dataclass(slots=True)
-class FilledCell:
-    """A cell while replicas are given to it."""
-
-    rooms: Rooms
-    part_of: dict[str, int]
-    nodes: int
-    loads: list[Load]
-    used: dict[str, Load] = field(default_factory=dict)
-    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def put(self, demand: Demand) -> bool:
-        """Place one replica; false if no node has room, or too few have."""
-        chosen = choose_rooms(self.rooms, demand)
-        for room in chosen:
-            self._take(room, demand)
-        if chosen:
-            self.counts[demand.model, demand.shard] += 1
-        return bool(chosen)
-
-    def _take(self, room: Room, demand: Demand) -> None:
-        self.rooms.take(room, demand)
-        before = self.used.get(room.name, Load())
-        after = Load(
-            before.gpus + demand.gpus,
-            before.cores + demand.cores,
-            before.mem_mib + demand.mem_mib,
+    def plus(self, demand: Demand) -> Load:
+        return Load(
+            self.gpus + demand.gpus, self.cores + demand.cores, self.mem_mib + demand.mem_mib
         )
-        self.used[room.name] = after
-        part = self.part_of[room.name]
-        self.loads[part] = self.loads[part].or_more(after)
+
+
+@dataclass(frozen=True, slots=True)
+class FilledCell:
+    """A cell with its replicas: how many of each shard, and the loads of its parts."""
+
+    counts: Mapping[Shard, int]
+    loads: tuple[Load, ...]
+    standings: tuple[Standing, ...]
 
     def replica_sets(self, models: Sequence[ModelPlan]) -> tuple[ReplicaSet, ...]:
         """The counts in the order of the spec."""
@@ -74,80 +60,200 @@ class FilledCell:
             )
             for model in models
             for shard in model.shards
-            if self.counts[model.name, shard.name]
+            if self.counts.get((model.name, shard.name))
         )
 
 
-def spread(
-    spec: Spec,
-    models: Sequence[ModelPlan],
-    cells: Sequence[Sequence[Part]],
-    reserve_gib: float,
-    head_gib: float,
-    findings: Findings,
-) -> list[FilledCell]:
-    """Give every replica a cell: the least loaded one that has room, large replicas first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What replicas stand on. ``reserve_gib`` of each node (``head_gib`` of a cell's first node,
+    if that is more) is not for replicas."""
 
-    ``reserve_gib`` of each node (``head_gib`` of a cell's first node, if that is more) is not
-    for replicas.
-    """
-    filled = [_empty(parts, reserve_gib, head_gib) for parts in cells]
+    cells: Sequence[Sequence[Part]]
+    reserve_gib: float
+    head_gib: float
+    survival: Survival
+
+
+def spread(
+    spec: Spec, models: Sequence[ModelPlan], ground: Ground, findings: Findings
+) -> list[FilledCell]:
+    """Give every replica a cell, large replicas first: as many of each shard as have to be apart
+    to different cells, the others evenly."""
     wanted = [
         (Demand.of(model, shard.name), shard.replicas, f"models[{i}].shards[{j}].replicas")
         for i, (model, asked) in enumerate(zip(models, spec.models, strict=True))
         for j, shard in enumerate(asked.shards)
     ]
-    wanted.sort(key=lambda item: item[0].size(), reverse=True)
-    for demand, count, key in wanted:
-        for done in range(count):
-            if not _put(filled, demand):
-                findings.add(spec.problem(key, _no_room(demand, count, done, cells, reserve_gib)))
-                break
-    return filled
+    cells = [_Cell(index, ground) for index in range(len(ground.cells))]
+    for size in sorted({demand.size() for demand, _, _ in wanted}, reverse=True):
+        mine = [item for item in wanted if item[0].size() == size]
+        done = {
+            demand: _put_apart(cells, demand, min(count, ground.survival.anchors))
+            for demand, count, _ in mine
+        }
+        for demand, count, key in mine:
+            done[demand] += _put_evenly(cells, demand, count - done[demand])
+            if done[demand] < count:
+                text = _no_room(demand, count, done[demand], ground)
+                findings.add(spec.problem(key, text))
+    demands = {(demand.model, demand.shard): demand for demand, _, _ in wanted}
+    if not findings.problems:
+        for demand in _as_bound(cells, ground, demands):
+            key = next(key for other, _, key in wanted if other == demand)
+            findings.add(spec.problem(key, _no_room(demand, 1, 0, ground)))
+    return [_filled(cell, ground, demands) for cell in cells]
 
 
-def _put(cells: Sequence[FilledCell], demand: Demand) -> bool:
-    def load(index: int) -> tuple[float, int]:
-        return (cells[index].rooms.replicas / cells[index].nodes, index)
+class _Cell:
+    """A cell while replicas are given to it."""
 
-    first = min(range(len(cells)), key=load)
-    if cells[first].put(demand):
-        return True
-    return any(cells[index].put(demand) for index in sorted(range(len(cells)), key=load))
+    def __init__(self, index: int, ground: Ground) -> None:
+        self.index = index
+        self.rooms = _imagined(ground, index)
+        self.counts: Counter[Shard] = Counter()
+
+    def load(self) -> float:
+        return self.rooms.replicas / len(self.rooms.rooms)
+
+    def spare(self, demand: Demand) -> int:
+        """What the roomiest node would have room for."""
+        return max(
+            (room.spare(demand) for room in self.rooms.rooms if room.fits(demand)), default=0
+        )
+
+    def put(self, demand: Demand, *, only_new: bool = False) -> bool:
+        """Place one replica; false if no node has room, or too few have (or, with ``only_new``,
+        only such that carry the shard already)."""
+        chosen = choose_rooms(self.rooms, demand)
+        if only_new and any(room.of_shard[demand.model, demand.shard] for room in chosen):
+            return False
+        for room in chosen:
+            self.rooms.take(room, demand)
+        self.counts[demand.model, demand.shard] += bool(chosen)
+        return bool(chosen)
 
 
-def _empty(parts: Sequence[Part], reserve_gib: float, head_gib: float) -> FilledCell:
+def _put_apart(cells: Sequence[_Cell], demand: Demand, count: int) -> int:
+    """Replicas to as many cells, and then nodes, as there are; the roomiest first. Answers how
+    many had room."""
+    shard = (demand.model, demand.shard)
+    for done in range(count):
+        order = sorted(
+            cells, key=lambda cell: (cell.counts[shard], -cell.spare(demand), cell.index)
+        )
+        if not (
+            any(cell.put(demand, only_new=True) for cell in order)
+            or any(cell.put(demand) for cell in order)
+        ):
+            return done
+    return count
+
+
+def _put_evenly(cells: Sequence[_Cell], demand: Demand, count: int) -> int:
+    """Replicas to the cells with fewest of the shard for their size, the least loaded ones first,
+    as long as they have room. Answers how many had."""
+    shard = (demand.model, demand.shard)
+
+    def entry(cell: _Cell) -> tuple[float, float, int]:
+        return (cell.counts[shard] / len(cell.rooms.rooms), cell.load(), cell.index)
+
+    heap = [entry(cell) for cell in cells]
+    heapq.heapify(heap)
+    done = 0
+    while done < count and heap:
+        cell = cells[heapq.heappop(heap)[2]]
+        if cell.put(demand):
+            done += 1
+            heapq.heappush(heap, entry(cell))
+    return done
+
+
+def _as_bound(
+    cells: Sequence[_Cell], ground: Ground, demands: Mapping[Shard, Demand]
+) -> list[Demand]:
+    """See to it that the binder, which knows one cell and takes its replicas in an order of its
+    own, finds room for each: one that would have none goes to another cell. Answers those that
+    have none anywhere."""
+    homeless: list[Demand] = []
+    for cell in cells:
+        for demand in _without_room(cell.counts, cell.index, ground, demands):
+            shard = (demand.model, demand.shard)
+            cell.counts[shard] -= 1
+            for other in sorted(cells, key=_Cell.load):
+                more = Counter({**other.counts, shard: other.counts[shard] + 1})
+                if other is not cell and not _without_room(more, other.index, ground, demands):
+                    other.counts = more
+                    break
+            else:
+                homeless.append(demand)
+    return homeless
+
+
+def _without_room(
+    counts: Counter[Shard], index: int, ground: Ground, demands: Mapping[Shard, Demand]
+) -> list[Demand]:
+    filling = fill(_imagined(ground, index), _wanted(counts, demands))
+    return [demand for _, demand in filling.homeless]
+
+
+def _wanted(counts: Counter[Shard], demands: Mapping[Shard, Demand]) -> list[tuple[None, Demand]]:
+    """The replicas of a cell in the order of the spec."""
+    return [(None, demand) for shard, demand in demands.items() for _ in range(counts[shard])]
+
+
+def _filled(cell: _Cell, ground: Ground, demands: Mapping[Shard, Demand]) -> FilledCell:
+    """The cell as the binder will fill it."""
+    filling = fill(_imagined(ground, cell.index), _wanted(cell.counts, demands))
+    used: dict[str, Load] = {}
+    for _, demand, rooms in filling.placed:
+        for room in rooms:
+            used[room.name] = used.get(room.name, Load()).plus(demand)
+    parts = [number for number, part in enumerate(ground.cells[cell.index])
+             for _ in range(part.nodes)]  # fmt: skip
+    loads = [Load() for _ in ground.cells[cell.index]]
+    for name, load in used.items():
+        number = parts[int(name)]
+        loads[number] = loads[number].or_more(load)
+    standings = tuple(
+        Standing(
+            shard=f"{demand.model}:{demand.shard}",
+            cell=str(cell.index),
+            nodes=frozenset(f"{cell.index}/{room.name}" for room in rooms),
+        )
+        for _, demand, rooms in filling.placed
+    )
+    return FilledCell(dict(cell.counts), tuple(loads), standings)
+
+
+def _imagined(ground: Ground, index: int) -> Rooms:
+    """The nodes of a cell, of which only the kind is known."""
     rooms: list[Room] = []
-    part_of: dict[str, int] = {}
-    for number, part in enumerate(parts):
+    for part in ground.cells[index]:
+        kind = part.group.kind
         for _ in range(part.nodes):
-            order = len(rooms)
-            kind = part.group.kind
-            reserved = reserve_gib if order else max(reserve_gib, head_gib)
-            room = Room(
-                name=str(order),
-                order=order,
-                switch=None,
-                gpus=UNKNOWN if kind.known_gpus is None else kind.known_gpus,
-                cores=UNKNOWN if kind.known_cores is None else kind.known_cores,
-                mem_mib=UNKNOWN
-                if kind.mem_gib is None
-                else round((kind.mem_gib - reserved) * 1024),
+            reserved = ground.reserve_gib if rooms else max(ground.reserve_gib, ground.head_gib)
+            rooms.append(
+                Room(
+                    name=str(len(rooms)),
+                    order=len(rooms),
+                    switch=None,
+                    gpus=UNKNOWN if kind.known_gpus is None else kind.known_gpus,
+                    cores=UNKNOWN if kind.known_cores is None else kind.known_cores,
+                    mem_mib=UNKNOWN
+                    if kind.mem_gib is None
+                    else round((kind.mem_gib - reserved) * 1024),
+                    barred=part.group.barred,
+                )
             )
-            rooms.append(room)
-            part_of[room.name] = number
-    return FilledCell(Rooms(rooms), part_of, len(rooms), [Load() for _ in parts])
+    return Rooms(rooms, ground.survival)
 
 
-def _no_room(
-    demand: Demand,
-    count: int,
-    done: int,
-    cells: Sequence[Sequence[Part]],
-    reserve_gib: float,
-) -> str:
-    groups: dict[str, Group] = {part.group.key: part.group for parts in cells for part in parts}
-    nodes = ", ".join(_describe(group, reserve_gib) for group in groups.values())
+def _no_room(demand: Demand, count: int, done: int, ground: Ground) -> str:
+    groups: dict[str, Group] = {
+        part.group.key: part.group for parts in ground.cells for part in parts
+    }
+    nodes = ", ".join(_describe(group, ground.reserve_gib) for group in groups.values())
     takes = f"{_count(demand.cores, 'core')}, {demand.mem_mib / 1024:g} GiB"
     if demand.gpus:
         takes = f"{_count(demand.gpus, 'GPU')}, {takes}"

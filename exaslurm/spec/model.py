@@ -235,8 +235,8 @@ class Model(Section):
     )
     constraints: tuple[Text, ...] = Field(
         default=(),
-        description="Conditions on nodes, such as 'ib_gbps >= 200'.",
-        json_schema_extra=_NOT_YET,
+        description="Conditions that every node of a replica must meet, such as 'ib_gbps >= 200'; "
+        "see the how-to on constraints.",
     )
     slo: Slo | None = Field(
         default=None, description="What clients are promised.", json_schema_extra=_NOT_YET
@@ -367,6 +367,25 @@ class Gateway(Section):
     )
 
 
+class Survive(Section):
+    """What every shard must outlive; a plan in which one does not is refused. What is left out is
+    tried (2 nodes, 1 switch, 1 cell), and the plan tells how far it gets."""
+
+    nodes: Annotated[Natural, Field(le=8)] | None = Field(
+        default=None, description="Any so many worker nodes at a time."
+    )
+    switches: Annotated[Natural, Field(le=8)] | None = Field(
+        default=None,
+        description="Any so many switches at a time. Proved when Slurm has granted nodes: `status` "
+        "tells.",
+    )
+    cells: Annotated[Natural, Field(le=8)] | None = Field(
+        default=None,
+        description="Any so many cells at a time; the loss of the node that leads a cell is the "
+        "loss of the cell.",
+    )
+
+
 class Autoscale(Section):
     """When cells are added and taken away."""
 
@@ -426,6 +445,9 @@ class Spec(Root):
     head: Head = Field(default=Head(), description="The node that leads a cell.")
     models: Annotated[tuple[Model, ...], AfterValidator(_distinct_models)] = Field(
         min_length=1, description="What is served."
+    )
+    survive: Survive = Field(
+        default=Survive(), description="What every shard must outlive, or the plan is refused."
     )
     ray: Flag | None = Field(
         default=None, description="Bring up a Ray cluster in each cell. Default: the site's."
