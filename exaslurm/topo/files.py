@@ -106,3 +106,12 @@ def short_pci(address: str) -> str:
         text = "0000:" + text
     domain, _, rest = text.partition(":")
     return f"{int(domain, 16):04x}:{rest}"
+
+
+def natural(name: str) -> tuple[tuple[str, int], ...]:
+    """A key that sorts ``mlx5_10`` after ``mlx5_9``."""
+    return tuple(
+        (text, int(digits or -1))
+        for text, digits in re.findall(r"(\D*)(\d*)", name)
+        if text or digits
+    )

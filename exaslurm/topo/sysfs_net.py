@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from exaslurm.core.topology import Fabric, Hca, HcaPort, NumaNode
-from exaslurm.topo.files import cpus_of, number, pci_of, read, read_int
+from exaslurm.topo.files import cpus_of, natural, number, pci_of, read, read_int
 from exaslurm.topo.sysfs_pci import near_node
 
 
@@ -23,7 +23,7 @@ def hcas(sys: Path, numa: Sequence[NumaNode]) -> tuple[Hca, ...]:
         if interface.name in taken or not _is_hardware(interface):
             continue
         found.append(_interface(interface, sys, numa))
-    return tuple(sorted(found, key=lambda hca: _natural(hca.name)))
+    return tuple(sorted(found, key=lambda hca: natural(hca.name)))
 
 
 def _verbs(device: Path, sys: Path, numa: Sequence[NumaNode]) -> Hca:
@@ -139,7 +139,7 @@ def _interfaces(sys: Path, device: Path, pci: str | None) -> tuple[str, ...]:
         # Some recorded trees lack `device`, but not the interface's own place on the bus.
         others = (sys / "class/net").glob("*")
         below |= {path.name for path in others if pci_of(path)[0] == pci}
-    return tuple(sorted(below, key=_natural))
+    return tuple(sorted(below, key=natural))
 
 
 def _locality(
@@ -150,12 +150,3 @@ def _locality(
         place = device
     cpus = cpus_of(place, "local_cpu") or cpus_of(place, "local_cpus")
     return near_node(read_int(place / "numa_node"), cpus, numa), cpus
-
-
-def _natural(name: str) -> tuple[tuple[str, int], ...]:
-    """``mlx5_10`` after ``mlx5_9``."""
-    return tuple(
-        (text, int(digits or -1))
-        for text, digits in re.findall(r"(\D*)(\d*)", name)
-        if text or digits
-    )
