@@ -10,7 +10,7 @@ from exaslurm.bind.cores import Request, deal
 from exaslurm.bind.cost import home_of, memory_of
 from exaslurm.bind.distance import Distances
 from exaslurm.bind.flow import Flows, transport
-from exaslurm.bind.options import Option, Options, Wanted, in_order
+from exaslurm.bind.options import Option, Options, Wanted, by_numa
 from exaslurm.bind.parts import Fit, Free, Part, Want
 from exaslurm.bind.ports import Ports, evenly
 from exaslurm.core.topology import Core
@@ -26,7 +26,7 @@ def fits_of(
 ) -> list[Fit]:
     """What each replica gets. Like replicas are neighbours in ``wants``; among them, GPUs and
     homes are given in ascending order."""
-    chosen = _in_order(wants, chosen)
+    chosen = in_order(wants, chosen)
     total: Wanted = Counter()
     for option in chosen:
         total += option.wanted()
@@ -50,12 +50,13 @@ def fits_of(
     return [Fit(parts=fit.parts, mem_nodes=nodes) for fit, nodes in zip(fits, memory, strict=True)]
 
 
-def _in_order(wants: Sequence[Want], chosen: Sequence[Option]) -> list[Option]:
+def in_order(wants: Sequence[Want], chosen: Sequence[Option]) -> list[Option]:
+    """The same choice, with GPUs and homes of like replicas in ascending order."""
     pairs = zip(wants, chosen, strict=True)
     return [
         option
         for _, group in groupby(pairs, key=lambda pair: pair[0])
-        for _, option in sorted(group, key=lambda pair: (pair[1].gpus, in_order(pair[1].home)))
+        for _, option in sorted(group, key=lambda pair: (pair[1].gpus, by_numa(pair[1].home)))
     ]
 
 
@@ -94,7 +95,7 @@ def _nearest(near: int | None, flows: Flows, far: Distances) -> list[int | None]
     """Where cores come from that should be at ``near``, itself first."""
     return sorted(
         (numa for wanted, numa in flows if wanted == near),
-        key=lambda numa: (far.numa(near, numa), numa != near, in_order(numa)),
+        key=lambda numa: (far.numa(near, numa), numa != near, by_numa(numa)),
     )
 
 

@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from exaslurm.bind.cost import Cost, cost, distances, left_of, unevenness
+from exaslurm.bind.cost import Cost, cost, distances, home_of, left_of, unevenness
 from exaslurm.bind.distance import port_name, usable_ports
-from exaslurm.bind.fits import fits_of
+from exaslurm.bind.fits import fits_of, in_order
 from exaslurm.bind.flow import transport
 from exaslurm.bind.options import Option, Options, Wanted
 from exaslurm.bind.parts import Fit, Free, Want
 from exaslurm.bind.ports import Ports, evenly
 
-_MOST_STEPS = 2000
+_MOST_STEPS = 1000
 _TOO_MUCH = 1 << 60
 
 
@@ -64,16 +64,40 @@ class _Search:
             left=self._least_left(),
         )
         self._steps = 0
+        self._chosen: Sequence[Option] = ()
         self._best: list[Fit] = []
         self._price = Cost()
 
     def run(self) -> list[Fit]:
         """The best placement that was found, for each replica."""
-        self._best = self._fits(self._greedy())
+        self._chosen = self._greedy()
+        self._best = self._fits(self._chosen)
         self._price = cost(self._free, self._wants, self._best)
         if self._price > self._bound:
             self._descend([], self._all_gpus, Counter())
+        while self._price.cores and self._at_home():
+            pass
         return self._best
+
+    def _at_home(self) -> bool:
+        """Let each replica be at home where most of it came to be; whether that was better.
+
+        Only where the search ended early: then no single core could be nearer afterwards."""
+        chosen = [
+            self._options.at(option, want, home_of(self._far, fit))
+            for option, want, fit in zip(
+                in_order(self._wants, self._chosen), self._wants, self._best, strict=True
+            )
+        ]
+        return self._is_better(chosen)
+
+    def _is_better(self, chosen: Sequence[Option]) -> bool:
+        fits = self._fits(chosen)
+        price = cost(self._free, self._wants, fits)
+        if price >= self._price:
+            return False
+        self._chosen, self._best, self._price = chosen, fits, price
+        return True
 
     def _fits(self, chosen: Sequence[Option]) -> list[Fit]:
         return fits_of(self._free, self._wants, chosen, self._options, self._far, self._ports)
@@ -121,10 +145,7 @@ class _Search:
         if bound >= self._price:
             return
         if place == len(self._wants):
-            fits = self._fits(chosen)
-            price = cost(self._free, self._wants, fits)
-            if price < self._price:
-                self._best, self._price = fits, price
+            self._is_better(chosen)
             return
         want = self._wants[place]
         alike = place > 0 and self._wants[place - 1] == want

@@ -58,6 +58,11 @@ class Options:
         for gpus in islice(combinations(by_class, want.gpus), _MOST):
             yield from self._with_homes(gpus, self._free.cores_of(want))
 
+    def at(self, option: Option, want: Want, home: int | None) -> Option:
+        """The same GPUs with another home; the option itself where it has none."""
+        ways = self._with_homes(option.gpus, self._free.cores_of(want))
+        return next((way for way in ways if way.home == home), option)
+
     def cards(self, option: Option) -> list[GrantedGpu | None]:
         """The GPU of each part; one part without a GPU where the replica has none."""
         return [self._free.gpus[gpu] for gpu in option.gpus] or [None]
@@ -80,7 +85,7 @@ class Options:
             yield Option(
                 gpus=gpus,
                 home=home,
-                key=(*sorted(self._class_of[gpu] for gpu in gpus), in_order(home)),
+                key=(*sorted(self._class_of[gpu] for gpu in gpus), by_numa(home)),
                 price_gpus=self._among[gpus],
                 price_ports=sum(self._ports.nearest(card, home)[0] for card in cards),
                 shares=shares,
@@ -92,7 +97,7 @@ def even_shares(number: int, numa: Sequence[int | None]) -> tuple[int, ...]:
     """Cores of each part. What is over goes by NUMA node, so that it makes no difference which
     of two like GPUs comes first."""
     shares = [number // len(numa)] * len(numa)
-    for place in sorted(range(len(numa)), key=lambda i: (in_order(numa[i]), i)):
+    for place in sorted(range(len(numa)), key=lambda i: (by_numa(numa[i]), i)):
         if sum(shares) < number:
             shares[place] += 1
     return tuple(shares)
@@ -113,7 +118,7 @@ def combinations(classes: Sequence[Sequence[int]], count: int) -> Iterator[tuple
         yield tuple(sorted(members))
 
 
-def in_order(numa: int | None) -> int:
+def by_numa(numa: int | None) -> int:
     """NUMA nodes by number, the unknown first."""
     return -1 if numa is None else numa
 

@@ -236,6 +236,7 @@ def check_fits(free: Free, wants: Sequence[Want], fits: Sequence[Fit]) -> None:
     assert len(ids) == len(set(ids))
     assert set(ids) <= {gpu.visible_id for gpu in free.gpus}
     names = {port_name(pair) for pair in usable_ports(free.topology)}
+    price, _ = memory_of(free, wants, fits)
     memory = {node.index for node in free.topology.memory_nodes}
     for want, fit in zip(wants, fits, strict=True):
         assert len([part for part in fit.parts if part.gpu]) == want.gpus
@@ -243,7 +244,9 @@ def check_fits(free: Free, wants: Sequence[Want], fits: Sequence[Fit]) -> None:
         assert len(fit.cpus) >= want.cpus
         assert all(part.port in names if names else part.port is None for part in fit.parts)
         assert set(fit.mem_nodes) <= memory
+        if fit.mem_nodes and not price:
+            # There is room: memory is where the cores are, and nowhere else.
+            assert set(fit.mem_nodes) == {core.numa for core in fit.cores} - {None}
         assert bool(fit.mem_nodes) == (
             len(memory) > 1 and any(core.numa is not None for core in fit.cores)
         )
-    assert memory_of(free, wants, fits)[1] == [fit.mem_nodes for fit in fits]
