@@ -6,12 +6,16 @@ Pure and deterministic: the order in which nodes reported makes no difference. T
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 
+from exaslurm.bind.conditions import Reasons, barred_notes, locality_notes, why_barred
 from exaslurm.bind.gang import joined, parts_of
 from exaslurm.bind.node import NodePlacer, bound, floats, needs_sharing, room_of
+from exaslurm.bind.spread import spread_notes
 from exaslurm.core.binding import CellBinding, ReplicaBinding
 from exaslurm.core.facts import NodeFacts
+from exaslurm.core.filling import Filling, fill
 from exaslurm.core.gangs import choose_rooms
 from exaslurm.core.placement import Demand, Room, Rooms
 from exaslurm.core.plan import CellPlan, Plan
@@ -36,33 +40,42 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
     """
     workers = worker_nodes(cell, nodes)
     _check_names(cell, workers)
-    rooms = Rooms([room_of(facts, order) for order, facts in enumerate(workers)])
+    by_name = {facts.node: facts for facts in workers}
+    barred = {facts.node: why_barred(plan, facts) for facts in workers}
+    rooms = Rooms(
+        [_room(cell, facts, order, barred[facts.node]) for order, facts in enumerate(workers)],
+        plan.survival,
+    )
     wanted = [
         (replica, Demand.of(plan.model(model), shard))
         for replica, model, shard in replica_ids(cell)
     ]
-    chosen: dict[str, tuple[Demand, tuple[str, ...]]] = {}
-    squeezed: list[str] = []
-    homeless: list[tuple[str, Demand]] = []
-    for replica, demand in sorted(wanted, key=lambda item: item[1].size(), reverse=True):
-        found, shared = _rooms_for(rooms, demand, ())
-        if not found:
-            homeless.append((replica, demand))
-            continue
-        for room in found:
-            if shared:
-                squeezed.append(room.name)
-            rooms.take(room, demand)
-        chosen[replica] = (demand, tuple(room.name for room in found))
+    filling = fill(rooms, wanted, share=True)
+    chosen = {
+        replica: (demand, tuple(room.name for room in found))
+        for replica, demand, found in filling.placed
+    }
     expected = sum(part.nodes for part in cell.components if part.role != "head")
-    if homeless and (len(workers) >= expected or not chosen):
-        raise BindingMismatch(_mismatch(cell, homeless, workers))
+    unexcused = [
+        (replica, demand)
+        for replica, demand in filling.homeless
+        if len(workers) >= expected and not _spared(cell, demand, barred)
+    ]
+    if filling.homeless and (unexcused or not chosen):
+        raise BindingMismatch(_mismatch(cell, unexcused or filling.homeless, workers, barred))
+    replicas = _bindings(wanted, chosen, workers)
+    notes = _notes(plan, workers, expected, filling, chosen)
     return CellBinding(
         deployment=plan.deployment,
         cell=cell.name,
         plan_hash=plan.hash,
-        replicas=_bindings(wanted, chosen, workers),
-        notes=_notes(plan, workers, expected, homeless, chosen, squeezed),
+        replicas=replicas,
+        notes=(
+            *notes,
+            *barred_notes(barred),
+            *locality_notes(plan, replicas, by_name),
+            *spread_notes(plan, cell, replicas, by_name),
+        ),
     )
 
 
@@ -86,11 +99,19 @@ def choose_node(
     workers = worker_nodes(cell, nodes)
     placed = parts_of(placed)
     demand = Demand.of(plan.model(model), shard)
-    rooms = Rooms([_used_room(plan, facts, order, placed) for order, facts in enumerate(workers)])
-    found, _ = _rooms_for(rooms, demand, avoid)
+    barred = {facts.node: why_barred(plan, facts) for facts in workers}
+    rooms = Rooms(
+        [
+            _used_room(plan, _room(cell, facts, order, barred[facts.node]), placed)
+            for order, facts in enumerate(workers)
+        ],
+        plan.survival,
+    )
+    found = choose_rooms(rooms, demand, avoid=avoid)
+    found = found or choose_rooms(rooms, demand, share=True, avoid=avoid)
     if not found:
         usable = [facts for facts in workers if facts.node not in avoid]
-        raise BindingMismatch(_mismatch(cell, [(replica, demand)], usable))
+        raise BindingMismatch(_mismatch(cell, [(replica, demand)], usable, barred))
     parts = []
     for room in found:
         facts = next(facts for facts in workers if facts.node == room.name)
@@ -118,23 +139,33 @@ def _check_names(cell: CellPlan, workers: Sequence[NodeFacts]) -> None:
         raise BindingMismatch(f"cell {cell.name}: node {twice[0]} reported twice")
 
 
-def _rooms_for(
-    rooms: Rooms, demand: Demand, avoid: Collection[str]
-) -> tuple[tuple[Room, ...], bool]:
-    """Nodes with room, else ones where cores or memory have to be shared (then true); empty if
-    there are too few of those too."""
-    found = choose_rooms(rooms, demand, avoid=avoid)
-    if found:
-        return found, False
-    return choose_rooms(rooms, demand, share=True, avoid=avoid), True
-
-
-def _used_room(plan: Plan, facts: NodeFacts, order: int, placed: Sequence[ReplicaBinding]) -> Room:
+def _room(cell: CellPlan, facts: NodeFacts, order: int, barred: Reasons) -> Room:
+    """The free room of an empty node. Which of unequal nodes comes first is decided by what their
+    kinds have, as when the plan was made."""
     room = room_of(facts, order)
+    part = next(part for part in cell.components if part.het_group == facts.het_group)
+    return dataclasses.replace(
+        room,
+        switches=frozenset(facts.above()),
+        spare_gpus=room.gpus if part.kind_gpus is None else part.kind_gpus,
+        spare_cores=room.cores if part.kind_cores is None else part.kind_cores,
+        barred=frozenset(barred),
+    )
+
+
+def _used_room(plan: Plan, room: Room, placed: Sequence[ReplicaBinding]) -> Room:
     for other in placed:
-        if other.node == facts.node:
+        if other.node == room.name:
             room.take(Demand.of(plan.model(other.model), other.shard))
     return room
+
+
+def _spared(cell: CellPlan, demand: Demand, barred: Mapping[str, Reasons]) -> bool:
+    """Whether nodes that may not carry the model are the reason why it has no room, and those
+    that may are as many as the cell needs at least."""
+    may = [node for node, reasons in barred.items() if demand.model not in reasons]
+    least = sum(part.min_nodes for part in cell.components if part.role != "head")
+    return least <= len(may) < len(barred)
 
 
 def _bindings(
@@ -163,15 +194,15 @@ def _notes(
     plan: Plan,
     workers: Sequence[NodeFacts],
     expected: int,
-    homeless: Sequence[tuple[str, Demand]],
+    filling: Filling[str],
     chosen: dict[str, tuple[Demand, tuple[str, ...]]],
-    squeezed: Sequence[str],
-) -> tuple[str, ...]:
+) -> list[str]:
     notes = []
     if len(workers) < expected:
         notes.append(f"{len(workers)} of {expected} worker nodes are there")
     notes += [
-        f"{replica} ({demand.model}:{demand.shard}) has no place" for replica, demand in homeless
+        f"{replica} ({demand.model}:{demand.shard}) has no place"
+        for replica, demand in filling.homeless
     ]
     used = {node for _, nodes in chosen.values() for node in nodes}
     for facts in workers:
@@ -180,25 +211,32 @@ def _notes(
         reason = floats(facts)
         if reason is not None:
             notes.append(f"{facts.node}: replicas share all its cores: {reason}")
-        elif facts.node in squeezed:
+        elif facts.node in filling.squeezed:
             notes.append(
                 f"{facts.node}: replicas share cores or memory: it carries more than planned"
             )
-    return tuple(notes)
+    return notes
 
 
 def _mismatch(
-    cell: CellPlan, homeless: Sequence[tuple[str, Demand]], workers: Sequence[NodeFacts]
+    cell: CellPlan,
+    homeless: Sequence[tuple[str, Demand]],
+    workers: Sequence[NodeFacts],
+    barred: Mapping[str, Reasons],
 ) -> str:
     replica, demand = homeless[0]
     more = f" and {len(homeless) - 1} more" if len(homeless) > 1 else ""
     asked = {part.het_group: part.gpus_per_node for part in cell.components}
-    nodes = ", ".join(
-        f"{facts.node} has {len(facts.gpus)} GPUs of {asked[facts.het_group]} asked"
-        if demand.gpus
-        else f"{facts.node} has {len(facts.cpus)} CPUs"
-        for facts in workers
-    )
+
+    def has(facts: NodeFacts) -> str:
+        reason = barred[facts.node].get(demand.model)
+        if reason is not None:
+            return f"{facts.node} does not meet {reason}"
+        if demand.gpus:
+            return f"{facts.node} has {len(facts.gpus)} GPUs of {asked[facts.het_group]} asked"
+        return f"{facts.node} has {len(facts.cpus)} CPUs"
+
+    nodes = ", ".join(has(facts) for facts in workers)
     return (
         f"cell {cell.name}: no place for {replica} ({demand.model}:{demand.shard}){more}, which "
         f"takes {demand.gpus} GPUs and {demand.cores} cores{_on_each(demand)}, at most "

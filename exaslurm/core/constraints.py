@@ -110,6 +110,10 @@ class Condition:
         """The parts that all have to be true."""
         return tuple(_conjuncts(self.root))
 
+    def names(self) -> frozenset[str]:
+        """The facts that it looks at."""
+        return frozenset(_names(self.root))
+
     def why_not(self, values: Mapping[str, Value]) -> str:
         """What is not met, with the values that were found: for a node whose verdict is not
         true."""

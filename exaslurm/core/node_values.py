@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -23,7 +24,9 @@ FACTS: Mapping[str, Fact] = MappingProxyType(
         "gpu_vendor": Fact("text", "nvidia, amd or intel."),
         "gpus": Fact("number", "GPUs that Slurm granted."),
         "ib_gbps": Fact(
-            "number", "Rate of the fastest active port that is not plain Ethernet, else 0.", "Gbps"
+            "number",
+            "Rate of the fastest active port that is for engines and not plain Ethernet, else 0.",
+            "Gbps",
         ),
         "kind": Fact("text", "Node kind of the site."),
         "mem_gib": Fact("number", "Memory that Slurm granted.", "GiB"),
@@ -33,6 +36,7 @@ FACTS: Mapping[str, Fact] = MappingProxyType(
             "flag", "Cores and GPUs of one replica can come from one NUMA node (then they do)."
         ),
         "nvme": Fact("flag", "The site's node-local storage is there and can be written to."),
+        "rtt_us": Fact("number", "Round trip to the node that leads the cell.", "us"),
         "storage_read_ms": Fact(
             "number", "Time to open and read a small file of the shared storage.", "ms"
         ),
@@ -61,7 +65,7 @@ def node_values(facts: NodeFacts, demand: Demand) -> dict[str, Value]:
         "fabric": frozenset(fabric for fabric, _ in active),
         "feature": None if facts.features is None else frozenset(facts.features),
         "gpus": float(len(facts.gpus)),
-        "ib_gbps": max((rate for fabric, rate in active if fabric != "ethernet"), default=0.0),
+        "ib_gbps": _rate(facts.labels.get("ib_gbps"), active),
         "kind": facts.labels.get("kind"),
         "mem_gib": facts.mem_mib / 1024,
         "node": facts.node,
@@ -100,6 +104,14 @@ def numa_local(facts: NodeFacts, demand: Demand) -> bool:
         if gpus >= demand.gpus and len(mine & set(numa.cpus)) >= demand.cores:
             return True
     return False
+
+
+def _rate(label: str | None, active: Sequence[tuple[str, float]]) -> float:
+    """What the node says itself knows which ports are for engines at this site."""
+    if label is not None:
+        with contextlib.suppress(ValueError):
+            return float(label)
+    return max((rate for fabric, rate in active if fabric != "ethernet"), default=0.0)
 
 
 def _flag(text: str | None) -> bool | None:

@@ -180,6 +180,7 @@ def test_fewer_nodes_than_planned_carry_more(model: Make, plan_of: Make, node: M
     assert binding.notes == (
         "1 of 3 worker nodes are there",
         "n1001: replicas share cores or memory: it carries more than planned",
+        "m:a may be lost with 1 node (n1001): its 3 replicas depend on 1 node, 3 are needed",
     )
 
 
