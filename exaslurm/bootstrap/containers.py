@@ -3,8 +3,7 @@
 One container for each node holds init and all that init starts: agent, Ray, controller, engines.
 So there is one environment (a replica's processes see each other, init is the parent of them all)
 and one start of a container, not one per replica. Nothing in it is isolated on purpose: network,
-IPC, process ids, devices and limits are the node's own, as binding, shared memory, RDMA and the
-adoption of running engines need.
+IPC, devices and limits are the node's own, as shared memory, RDMA and peers on other nodes need.
 
 Pure, but for what it is told of the node. Secrets have no part in it: they are files below the
 deployment's directory, which is bound. Variables are passed by name or by inheritance, and no value
@@ -250,12 +249,13 @@ def _podman(
         container.executable or container.runtime,
         "run",
         "--rm",
-        # The node's own: addresses, shared memory, process ids, host name.
+        # The node's own: addresses, shared memory, host name. Not the process ids: podman refuses
+        # that without a cgroup of its own. Init is number 1 there, and its end is everyone's.
         "--network=host",
         "--ipc=host",
-        "--pid=host",
         "--uts=host",
         # Slurm's cgroup is the one that counts; in another, its limits and its end would not reach.
+        # (crun can do that, runc cannot.)
         "--cgroups=disabled",
         # memlock for RDMA, nofile: as the node has them.
         "--ulimit=host",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from exaslurm.core.container import COMMANDS, SRUN_RUNTIMES, Bind, ContainerPlan
 from exaslurm.core.plan import ModelPlan
-from exaslurm.plan.context import Findings, PlanContext
+from exaslurm.plan.context import Findings
 from exaslurm.site.model import Site
-from exaslurm.site.paths import UnknownVariableError, resolve
 
 # Apptainer, pyxis and podman all write binds as SOURCE:TARGET:FLAGS, most of them with commas
 # between several.
@@ -16,10 +15,17 @@ UNBINDABLE = frozenset(",:")
 
 
 def container_plan(
-    site: Site, models: Iterable[ModelPlan], host_python: str, context: PlanContext,
+    site: Site,
+    models: Iterable[ModelPlan],
+    host_python: str,
+    home: str,
+    path: Callable[[str, str], str],
     findings: Findings,
-) -> ContainerPlan | None:  # fmt: skip
-    """What runs on the nodes; None where nothing runs in a container."""
+) -> ContainerPlan | None:
+    """What runs on the nodes; None where nothing runs in a container.
+
+    ``path`` resolves the variables of a path, given its key and text.
+    """
     ours = site.container
     if ours.image is None:
         if ours.runtime != "none":
@@ -34,14 +40,6 @@ def container_plan(
     if site.scheduler == "local":
         findings.add(site.problem("container.image", "containers need Slurm (scheduler: slurm)"))
         return None
-
-    def path(key: str, text: str) -> str:
-        try:
-            return resolve(text, user=context.user, home=context.home)
-        except UnknownVariableError as error:
-            findings.add(site.problem(key, f"{error} (got {text!r})"))
-            return text
-
     image = path("container.image", ours.image)
     if ours.runtime in ("apptainer", "singularity") and not image.startswith("/"):
         findings.add(
@@ -60,11 +58,10 @@ def container_plan(
     binds = []
     for index, text in enumerate(ours.binds):
         key = f"container.binds[{index}]"
-        source, target, flag = (*text.split(":"), "", "")[:3]
-        source = path(key, source)
-        binds.append(
-            Bind(source=source, target=path(key, target) or source, read_only=flag == "ro")
-        )
+        words = text.split(":")
+        flag = words.pop() if words[-1] in ("ro", "rw") else "rw"
+        paths = [path(key, word) for word in words]
+        binds.append(Bind(source=paths[0], target=paths[-1], read_only=flag == "ro"))
     for name, where in _model_paths(models):
         if UNBINDABLE & set(where):
             findings.add(
@@ -85,7 +82,7 @@ def container_plan(
         ),
         host_python=host_python,
         package=ours.package,
-        home=context.home if ours.home else None,
+        home=home if ours.home else None,
         binds=tuple(dict.fromkeys(binds)),
         args=ours.args,
     )

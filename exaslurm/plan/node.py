@@ -42,7 +42,7 @@ def node_environment(
 
     storage = site.storage
     python = path(site.python) if site.python else context.python
-    container = container_plan(site, models, python, context, findings)
+    container = container_plan(site, models, python, context.home, path_with_more, findings)
     env = {name: path_with_more(f"env.{name}", value) for name, value in site.env.items()}
     return NodeEnvironment(
         python=python if container is None else site.container.python,

@@ -43,7 +43,8 @@ HOME = "$HOME/.exaslurm-test"
 class Cell:
     """The cell of a lab, as its user sees it from the login node."""
 
-    def __init__(self, lab: ProductLab, *, hetjobs: bool) -> None:
+    def __init__(self, lab: ProductLab, *, hetjobs: bool, site: str = "") -> None:
+        """``site``: more lines of a site config of its own."""
         self.lab = lab
         self.hosts = ["c1", "c2", "c3"] if hetjobs else ["c2", "c3"]
         self.head = self.hosts[0]
@@ -51,9 +52,10 @@ class Cell:
         lab.on(
             "login",
             *("sh", "-c", "cat > ~/.config/exaslurm/sites/lab1.yaml"),
-            text="schema: exaslurm/site/v1\nname: lab1\nextends: lab\nslurm: {hetjobs: false}\n",
+            text="schema: exaslurm/site/v1\nname: lab1\nextends: lab\n"
+            f"slurm: {{hetjobs: {str(hetjobs).lower()}}}\n{site}",
         )
-        spec = SPEC.format(site="lab" if hetjobs else "lab1")
+        spec = SPEC.format(site="lab" if hetjobs and not site else "lab1")
         lab.on("login", "sh", "-c", "cat > ~/cell.yaml", text=spec)
         home = lab.sh("login", f"echo {HOME}").strip()
         render = lab.exaslurm("render", "cell.yaml", "-o", "r", EXASLURM_HOME=home)
