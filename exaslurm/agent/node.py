@@ -21,6 +21,7 @@ from exaslurm.agent.children import Children, InitGoneError
 from exaslurm.agent.engine import EngineTools
 from exaslurm.agent.engine_state import StateFiles
 from exaslurm.agent.engines import Engines
+from exaslurm.agent.fabric import FabricWatch
 from exaslurm.agent.gang import FollowerProbe
 from exaslurm.agent.head import EX_TEMPFAIL, HeadDuty, PortsTakenError
 from exaslurm.agent.link import Link
@@ -65,6 +66,7 @@ class NodeAgent:
             settings.plan.node.host_suffix,
         )
         self._files = IoThread("files")
+        self._fabric = FabricWatch(settings)
         self._children = Children(settings.node_dir)
         self._incarnation = secrets.token_hex(8)
         self._changed = asyncio.Event()
@@ -131,6 +133,7 @@ class NodeAgent:
         duties: list[Coroutine[Any, Any, None]] = [
             self._children.keep_fresh(),
             self._engines.run(),
+            self._fabric.run(self._facts.topology.hcas),
             link.run(self._changed, settings.times.report_s, plan.timeouts.nodes_s),
             self._told_to_end(),
         ]
@@ -224,7 +227,7 @@ class NodeAgent:
                     ) from error
                 log.warning("port %d is taken", base + ports.AGENT)
                 continue
-            return runner, self._facts_of(self._where, base)
+            return runner, await self._facts_of(self._where, base)
         raise NoPortsError(f"no free block of ports on {node_name(settings.environ)}")
 
     def _bases(self) -> list[int]:
@@ -239,7 +242,7 @@ class NodeAgent:
         first = (settings.port_base - policy.first) // policy.block
         return [policy.first + (first + n) % blocks * policy.block for n in range(blocks)]
 
-    def _facts_of(self, where: NodeAddress, base: int) -> NodeFacts:
+    async def _facts_of(self, where: NodeAddress, base: int) -> NodeFacts:
         settings = self._settings
         write_atomic(settings.node_dir / "port_base", str(base))
         return collect(
@@ -250,6 +253,7 @@ class NodeAgent:
             address=where.address,
             agent_port=base + ports.AGENT,
             port_base=base,
+            measures=await self._fabric.measures(where.address, self._files),
         )
 
     def _report(self) -> AgentReport:
@@ -262,6 +266,7 @@ class NodeAgent:
             seen_version=self._seen_version,
             engines=self._engines.statuses(),
             ray=self._ray.status,
+            fabric=self._fabric.figures,
         )
 
     def _accept(self, desired: DesiredState) -> None:
@@ -299,6 +304,7 @@ class NodeAgent:
             log=self._settings.gen_dir.replica_log(replica),
             key_file=self._settings.run_dir.internal_key,
             interface=self._where.interface,
+            hcas=self._facts.topology.hcas,
         )
 
     def _probe_of(

@@ -139,4 +139,5 @@ class Membership:
             last_report_age_s=round(age_s, 1),
             ray=report.ray,
             cause=node.cause or (f"no report for {age_s:.0f} s" if silent else None),
+            fabric=() if silent else report.fabric,
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.fabric import PortFigures
 from exaslurm.core.facts import NodeFacts
 
 RECORD_SCHEMA: Literal["exaslurm/registry/1"] = "exaslurm/registry/1"
@@ -100,6 +101,7 @@ class AgentReport:
     seen_version: int
     engines: tuple[EngineStatus, ...]
     ray: RayNodeStatus
+    fabric: tuple[PortFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,7 @@ class NodeState:
     last_report_age_s: float | None = None
     ray: RayNodeStatus | None = None
     cause: str | None = None
+    fabric: tuple[PortFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
     "engines": set(),
     "models": set(),
     "raycluster": set(),
-    "agent": {"facts", "preflight", "engines", "models", "raycluster"},
+    "agent": {"facts", "fabric", "preflight", "engines", "models", "raycluster"},
     "registry": set(),
     "controller": {"bind", "registry", "raycluster"},
     "router": {"registry"},
