@@ -25,7 +25,7 @@ from exaslurm.plan.context import Findings, PlanContext
 from exaslurm.plan.directives import Ask, JobOptions, directives, job_options
 from exaslurm.plan.node import node_environment
 from exaslurm.plan.notes import note_site, note_unused
-from exaslurm.plan.slots import model_plan, spec_path
+from exaslurm.plan.slots import Reserve, model_plan, spec_path
 from exaslurm.plan.spread import FilledCell, Ground, Load, spread
 from exaslurm.plan.survival import check_spread, survival_of
 from exaslurm.site.model import Site
@@ -51,9 +51,13 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     # With an ordinary job the first node of a cell is its head too, in place of an agent's and
     # Ray's usual share, and Slurm gives every node of a job the same.
     shared = layout != "het"
-    reserve_cores = max(site.service.cores, head.cpus if shared else 0)
+    reserve = Reserve(
+        cores=max(site.service.cores, head.cpus if shared else 0),
+        mem_gib=max(site.service.mem_gib, head.mem_gib if shared else 0.0),
+        service_gib=site.service.mem_gib,
+    )
     models = tuple(
-        model_plan(spec, index, groups, (reserve_cores, site.service.mem_gib), context, findings)
+        model_plan(spec, index, groups, reserve, context, findings)
         for index in range(len(spec.models))
     )
     check_conditions(spec, groups, findings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from exaslurm.core.plan import (
     Device,
@@ -25,16 +26,26 @@ _FALLBACK_MEM_GIB = 8.0
 _SIMULATED_MEM_GIB = 0.25
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """What of each node is not shared out among replicas. Where a node of the cell also carries
+    its head, that is the head's part; a replica that asks for more may still fit on the others,
+    which keep ``service_gib`` only."""
+
+    cores: int
+    mem_gib: float
+    service_gib: float
+
+
 def model_plan(
     spec: Spec,
     index: int,
     groups: Sequence[Group],
-    reserve: tuple[int, float],
+    reserve: Reserve,
     context: PlanContext,
     findings: Findings,
 ) -> ModelPlan:
-    """The plan of ``spec.models[index]``. ``reserve``: cores and GiB of each node that are not
-    for replicas."""
+    """The plan of ``spec.models[index]``."""
     model, key = spec.models[index], f"models[{index}]"
     device = model.engine.device or _device(groups)
     gpus = _gpus(model, device)
@@ -42,9 +53,9 @@ def model_plan(
     slot = SlotTemplate(
         gpus=gpus,
         cores=model.per_replica.cores
-        or min(_cores(group, gpus, density, reserve[0]) for group in groups),
+        or min(_cores(group, gpus, density, reserve.cores) for group in groups),
         mem_gib=model.per_replica.mem_gib
-        or min(_mem_gib(model, group, gpus, density, reserve[1]) for group in groups),
+        or min(_mem_gib(model, group, gpus, density, reserve.mem_gib) for group in groups),
     )
     if model.max_replicas_per_node > MAX_ENGINES:
         findings.add(
@@ -54,7 +65,7 @@ def model_plan(
             )
         )
     if _check_gpus(spec, key, model, device, gpus, groups, findings):
-        _check_room(spec, key, slot, groups, reserve[1], findings)
+        _check_room(spec, key, slot, groups, reserve.service_gib, findings)
     return ModelPlan(
         name=model.name,
         source=_source(spec, key, model.source, context, findings),

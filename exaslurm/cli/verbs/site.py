@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from exaslurm.cli.output import result, result_json, table
 from exaslurm.cli.verb import NearestGroup, json_option, verb
 from exaslurm.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from exaslurm.api.site_check import SiteCheck
 
 
 @click.group("site", cls=NearestGroup, short_help="List, show and check site configs.")
@@ -49,37 +55,74 @@ def show_command(name: str, as_json: bool) -> None:
 
     from exaslurm.site.load import load_site
 
-    data = load_site(name, dict(os.environ)).model_dump(mode="json", by_alias=True)
+    site = load_site(name, dict(os.environ))
+    data = site.model_dump(mode="json", by_alias=True)
     if as_json:
         result_json(data)
     else:
+        for key in site.unverified:
+            result(f"# not verified on the machine: {key}")
         result(yaml.safe_dump(data, sort_keys=False).rstrip("\n"))
 
 
-@verb("check", short_help="Check a site config (a name or a file).")
-@click.argument("name")
+@verb("check", short_help="Check a site config and every script that comes of it.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Every site that is known here.")
+@click.option(
+    "--output", metavar="DIR", type=click.Path(), help="Write the scripts into DIR/SITE, to read."
+)
 @json_option
-def check_command(name: str, as_json: bool) -> ExitCode:
-    """Check the site config NAME, or a file."""
+def check_command(
+    names: tuple[str, ...], every: bool, output: str | None, as_json: bool
+) -> ExitCode:
+    """Check site configs: names, or files. Each is rendered for all of its kinds of workers, with
+    a head of its own and without, in every container runtime, with the templates that are in use
+    here. bash and (where it is installed) shellcheck look at the scripts."""
     import os
+    from pathlib import Path
 
-    from exaslurm.site.load import load_site
+    from exaslurm.api.planning import write_files
+    from exaslurm.api.site_check import check_site
+    from exaslurm.site.load import site_names
 
-    try:
-        site = load_site(name, dict(os.environ))
-    except UserError as error:
-        if not as_json:
-            raise
-        problems = str(error).splitlines()
-        result_json({"schema": "exaslurm/site-check/1", "valid": False, "problems": problems})
-        return error.exit_code
+    environ = dict(os.environ)
+    if every == bool(names):
+        raise UserError("give the names of sites, or --all")
+    checks = [check_site(name, environ) for name in (site_names(environ) if every else names)]
+    if output is not None:
+        for check in checks:
+            write_files(dict(check.scripts), Path(output) / Path(check.name).stem)
     if as_json:
-        result_json({"schema": "exaslurm/site-check/1", "valid": True, "problems": []})
+        result_json({"schema": "exaslurm/site-check/2", "sites": [_as_json(it) for it in checks]})
     else:
-        result(f"{name}: ok")
-        for key in site.unverified:
-            result(f"  not verified on the machine: {key}")
-    return ExitCode.OK
+        for check in checks:
+            for line in _as_text(check):
+                result(line)
+    return ExitCode.USAGE if any(check.problems for check in checks) else ExitCode.OK
+
+
+def _as_json(check: SiteCheck) -> dict[str, object]:
+    return {
+        "name": check.name,
+        "valid": not check.problems,
+        "problems": list(check.problems),
+        "scripts": len(check.scripts),
+        "linters": list(check.linters),
+        "unverified": list(check.site.unverified) if check.site else [],
+    }
+
+
+def _as_text(check: SiteCheck) -> Iterator[str]:
+    if check.problems:
+        yield f"{check.name}: {len(check.problems)} problem(s)"
+        for problem in check.problems:
+            yield f"  {problem}"
+        return
+    by = f", checked by {' and '.join(check.linters)}" if check.linters else ""
+    scripts = f" ({len(check.scripts)} scripts{by})" if check.scripts else ""
+    yield f"{check.name}: ok{scripts}"
+    for key in check.site.unverified if check.site else ():
+        yield f"  not verified on the machine: {key}"
 
 
 for _command in (list_command, show_command, check_command):
