@@ -19,7 +19,7 @@ from exaslurm.core.cell import RayNodeStatus, RayTarget
 from exaslurm.core.execspec import ExecSpec
 from exaslurm.core.facts import NodeFacts
 from exaslurm.errors import AllocationError, ExaslurmError
-from exaslurm.raycluster.start import head_command, worker_command
+from exaslurm.raycluster.start import auth_env, head_command, worker_command
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.waiting import set_within, within
@@ -75,6 +75,13 @@ class RayNode:
         if target is not None and target != self._target:
             self._target = target
             self._wake.set()
+
+    def client_env(self) -> dict[str, str]:
+        """What makes a process a client of the cluster; empty before it is known."""
+        if self._target is None:
+            return {}
+        address = f"{self._target.head_address}:{self._target.gcs_port}"
+        return {"RAY_ADDRESS": address, **auth_env(self._settings.run_dir)}
 
     async def run(self) -> None:
         """For ever: one Ray after the other. Not to be called where the plan has no Ray."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.plan import ModelPlan
 from exaslurm.core.ports import GANG_OFFSET
+from exaslurm.engines.place import EnginePlace
+from exaslurm.errors import ReplicaError
 
 # Given by the binding; a second value would contradict it.
 MANAGED = frozenset({"--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"})
@@ -29,6 +31,18 @@ def gang_argv(replica: ReplicaBinding, model: ModelPlan) -> list[str]:
         *("--master-addr", first.address, "--master-port", str(first.port + GANG_OFFSET)),
     ]
     return argv if replica.rank == 0 else [*argv, "--headless"]
+
+
+def gang_env(model: ModelPlan, place: EnginePlace) -> dict[str, str]:
+    """The way to the cell's Ray for an engine whose workers Ray starts; ReplicaError without."""
+    if model.nodes == 1 or model.executor != "ray":
+        return {}
+    if not place.ray_env:
+        raise ReplicaError(
+            f"model {model.name!r} is run by vLLM's Ray executor, and the cell has no Ray (yet)",
+            remedy="see `status` for what Ray does, or use parallel: {executor: mp}",
+        )
+    return dict(place.ray_env)
 
 
 def internal_port(replica: ReplicaBinding) -> int:

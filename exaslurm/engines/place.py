@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from exaslurm.core.topology import Hca
@@ -11,10 +12,12 @@ from exaslurm.core.topology import Hca
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
     """``interface`` is the network interface that has the replica's address (None: unknown);
-    ``key_file`` holds the deployment's internal key; ``hcas`` are the node's network devices."""
+    ``key_file`` holds the deployment's internal key; ``hcas`` are the node's network devices;
+    ``ray_env`` leads to the cell's Ray (empty where there is none)."""
 
     node_dir: Path
     log: Path
     key_file: Path
     interface: str | None
     hcas: tuple[Hca, ...] = ()
+    ray_env: Mapping[str, str] = field(default_factory=dict)

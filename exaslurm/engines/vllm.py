@@ -10,6 +10,8 @@ from exaslurm.core.execspec import ExecSpec
 from exaslurm.core.plan import EnginePlan, ModelPlan, Option, Plan
 from exaslurm.engines.caches import ReplicaDirs
 from exaslurm.engines.devices import device_env
+from exaslurm.engines.gang import BACKEND, gang_argv, gang_env, internal_port
+from exaslurm.engines.gang import MANAGED as GANG_MANAGED
 from exaslurm.engines.middleware import KEY_VARIABLE, REPLICA_VARIABLE
 from exaslurm.engines.network import network_env
 from exaslurm.engines.options import long_options
@@ -20,7 +22,7 @@ MIDDLEWARE = "exaslurm.engines.middleware.KeyMiddleware"
 GIB = 1 << 30
 
 # Given by the binding, the plan's own keys or the guard; a second value would contradict them.
-MANAGED = frozenset(
+MANAGED = GANG_MANAGED | frozenset(
     {
         "--host",
         "--port",
@@ -67,6 +69,7 @@ def build(
         *("--served-model-name", *served_names),
         *("--middleware", MIDDLEWARE),
         *_parallel(model),
+        *gang_argv(replica, model),
         *_options(model, plan),
         *engine.extra_args,
     ]
@@ -87,9 +90,10 @@ def build(
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         # A base for the engine's internal ports, not its HTTP port.
-        "VLLM_PORT": str(replica.port + 1),
+        "VLLM_PORT": str(internal_port(replica)),
         "PYTHONUNBUFFERED": "1",
         REPLICA_VARIABLE: replica.id,
+        **gang_env(model, place),
     }
     if Path(model_path).is_absolute():
         env["HF_HUB_OFFLINE"] = "1"
@@ -145,7 +149,9 @@ def _options(model: ModelPlan, plan: Plan) -> list[str]:
     given = {name.lstrip("-").replace("_", "-"): value for name, value in engine.args.items()}
     mentioned = {option.replace("--no-", "--", 1) for option in long_options(engine.extra_args)}
     mentioned |= {f"--{name.removeprefix('no-')}" for name in given}
-    for option in sorted(mentioned & MANAGED):
+    # Of a replica on one node the user may say how its ranks are run.
+    managed = MANAGED | {BACKEND} if model.nodes > 1 else MANAGED
+    for option in sorted(mentioned & managed):
         raise PlanError(
             f"model {model.name!r}: engine option {option} is set by exaslurm",
             remedy="use the keys of the cluster spec (parallel, shards, ...) instead",
@@ -179,7 +185,7 @@ def _thread_env(replica: ReplicaBinding, model: ModelPlan) -> dict[str, str]:
     """
     if not _on_cpu(model.engine):
         return {"OMP_NUM_THREADS": "1"} if not replica.cores else {}
-    ranks = model.tensor * model.pipeline
+    ranks = model.ranks_per_node
     if not replica.pinned or len(replica.cores) < ranks:
         bind, threads = "nobind", 1
     else:
@@ -187,7 +193,7 @@ def _thread_env(replica: ReplicaBinding, model: ModelPlan) -> dict[str, str]:
         parts = [replica.cores[rank * threads : (rank + 1) * threads] for rank in range(ranks)]
         bind = "|".join(",".join(map(str, part)) for part in parts)
     env = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": bind}
-    if ranks == 1:
+    if model.tensor * model.pipeline == 1:
         # Engine core and worker in one process: a third less memory, and it starts sooner.
         env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     return env
