@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from exaslurm.bind.conditions import Reasons, barred_notes, locality_notes, why_barred
 from exaslurm.bind.gang import joined, parts_of
-from exaslurm.bind.node import NodePlacer, bound, floats, needs_sharing, room_of
+from exaslurm.bind.node import NodePlacer, bound, floats, room_of
 from exaslurm.bind.spread import spread_notes
 from exaslurm.core.binding import CellBinding, ReplicaBinding
+from exaslurm.core.fabric import narrowed
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.filling import Filling, fill
 from exaslurm.core.gangs import choose_rooms
@@ -38,7 +39,7 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
     which. Raises BindingMismatch, naming nodes and numbers, if all nodes are there and yet do
     not hold what was planned, or if not one replica has a place.
     """
-    workers = worker_nodes(cell, nodes)
+    workers = _with_site_ports(plan, worker_nodes(cell, nodes))
     _check_names(cell, workers)
     by_name = {facts.node: facts for facts in workers}
     barred = {facts.node: why_barred(plan, facts) for facts in workers}
@@ -96,7 +97,7 @@ def choose_node(
 
     Raises BindingMismatch, naming nodes and numbers, if there is none.
     """
-    workers = worker_nodes(cell, nodes)
+    workers = _with_site_ports(plan, worker_nodes(cell, nodes))
     placed = parts_of(placed)
     demand = Demand.of(plan.model(model), shard)
     barred = {facts.node: why_barred(plan, facts) for facts in workers}
@@ -115,10 +116,10 @@ def choose_node(
     parts = []
     for room in found:
         facts = next(facts for facts in workers if facts.node == room.name)
-        placer = NodePlacer(facts, share_cores=floats(facts) is not None)
+        placer = _placer(plan, cell, facts)
         for other in placed:
             if other.node == facts.node:
-                placer.taken(other)
+                placer.taken(other, Demand.of(plan.model(other.model), other.shard).mem_mib)
         parts.append(bound(replica, demand, facts, placer.place(demand)))
     return joined(parts)
 
@@ -130,6 +131,14 @@ def worker_nodes(cell: CellPlan, nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
         (facts for facts in nodes if facts.het_group in groups),
         key=lambda facts: (facts.het_group, facts.order, facts.node),
     )
+
+
+def _with_site_ports(plan: Plan, workers: Sequence[NodeFacts]) -> list[NodeFacts]:
+    """The nodes with those network devices that the site lets engines use."""
+    patterns = plan.node.fabric.hcas
+    return [
+        dataclasses.replace(facts, topology=narrowed(facts.topology, patterns)) for facts in workers
+    ]
 
 
 def _check_names(cell: CellPlan, workers: Sequence[NodeFacts]) -> None:
@@ -168,7 +177,21 @@ def _spared(cell: CellPlan, demand: Demand, barred: Mapping[str, Reasons]) -> bo
     return least <= len(may) < len(barred)
 
 
+def _placer(
+    plan: Plan, cell: CellPlan, facts: NodeFacts, expected: Sequence[Demand] = ()
+) -> NodePlacer:
+    component = next(part for part in cell.components if part.het_group == facts.het_group)
+    return NodePlacer(
+        facts,
+        expected=expected,
+        hcas=plan.node.fabric.hcas,
+        reserved=component.reserved_cpus,
+    )
+
+
 def _bindings(
+    plan: Plan,
+    cell: CellPlan,
     wanted: Sequence[tuple[str, Demand]],
     chosen: dict[str, tuple[Demand, tuple[str, ...]]],
     workers: Sequence[NodeFacts],
@@ -179,8 +202,7 @@ def _bindings(
     placers = {}
     for name, facts in by_name.items():
         demands = [demand for demand, nodes in chosen.values() if name in nodes]
-        sharing = floats(facts) is not None or needs_sharing(facts, demands)
-        placers[name] = NodePlacer(facts, share_cores=sharing)
+        placers[name] = _placer(plan, cell, facts, demands)
     done = {
         replica: joined(
             [bound(replica, demand, by_name[node], placers[node].place(demand)) for node in nodes]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from exaslurm.core.topology import Fabric, Hca, HcaPort
+from exaslurm.core.topology import Fabric, Hca, HcaPort, NodeTopology
 
 # NVIDIA's HDR and NDR devices count port_xmit_wait once for every 8 bytes that could have been
 # sent (https://docs.nvidia.com/networking/display/ibdiagnetusermanualv213, "Congestion Assessment
@@ -68,15 +68,23 @@ def usable_ports(
         (hca, port) for hca in hcas for port in hca.ports if port.state.upper().endswith("ACTIVE")
     ]
     if patterns:
-        return tuple(
-            (hca, port)
-            for hca, port in active
-            if any(fnmatch.fnmatchcase(name, p) for p in patterns for name in names_of(hca))
-        )
+        return tuple((hca, port) for hca, port in active if matches(hca, patterns))
     rdma = [pair for pair in active if pair[0].fabric != "ethernet"]
     active = rdma or active
     fastest = max((port.rate_gbps for _, port in active), default=0.0)
     return tuple(pair for pair in active if pair[1].rate_gbps >= fastest / 2)
+
+
+def narrowed(topology: NodeTopology, patterns: Sequence[str]) -> NodeTopology:
+    """A node without the network devices that the site's patterns leave out."""
+    if not patterns:
+        return topology
+    return replace(topology, hcas=tuple(hca for hca in topology.hcas if matches(hca, patterns)))
+
+
+def matches(hca: Hca, patterns: Sequence[str]) -> bool:
+    """Whether a pattern names the device or one of its network interfaces."""
+    return any(fnmatch.fnmatchcase(name, p) for p in patterns for name in names_of(hca))
 
 
 def names_of(hca: Hca) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from exaslurm.bind.binder import bind_cell, choose_node, replica_ids
+from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.topology import Hca, HcaPort
 from exaslurm.errors import BindingMismatch
 
@@ -145,6 +146,10 @@ def test_hcas_that_are_down_or_slow_are_not_used(model: Make, plan_of: Make, nod
     assert [r.hca for r in binding.replicas] == ["mlx5_1:1", "mlx5_3:1", "mlx5_1:1"]
     binding = bind_cell(plan, plan.cells[0], [node(0, hcas=hcas[:1])])
     assert [r.hca for r in binding.replicas] == [None] * 3
+    fabric = FabricPlan(hcas=("mlx5_[23]",))
+    plan = dataclasses.replace(plan, node=dataclasses.replace(plan.node, fabric=fabric))
+    binding = bind_cell(plan, plan.cells[0], [node(0, hcas=hcas)])
+    assert [r.hca for r in binding.replicas] == ["mlx5_3:1"] * 3
 
 
 @pytest.mark.parametrize(
