@@ -5,7 +5,7 @@
     <state>/exaslurm/<deployment>/                  0700
         endpoint.json  history.jsonl  desired.json  canary.json
         keys/internal.key  keys/ray.token  keys/clients.json
-        registry/<cell>.json
+        registry/<cell>.json  excluded/<cell>.json
         gateway/router.log
         audit/<host>-<n>.<first record>.<time>.jsonl  audit/<host>-<n>.head
         gen/<n>/  spec.yaml  plan.json
@@ -215,6 +215,14 @@ class RunDir:
         return self.registry / f"{cell}.json"
 
     @property
+    def excluded_nodes(self) -> Path:
+        return self.path / "excluded"
+
+    def excluded(self, cell: str) -> Path:
+        """Nodes that the cell's next job shall do without, see ``core/exclusion.py``."""
+        return self.excluded_nodes / f"{cell}.json"
+
+    @property
     def gateway(self) -> Path:
         return self.path / "gateway"
 
@@ -252,5 +260,12 @@ class RunDir:
 
     def make(self) -> None:
         """Make the deployment's own directories, 0700."""
-        for path in (self.path, self.keys, self.registry, self.gateway, self.path / "gen"):
+        for path in (
+            self.path,
+            self.keys,
+            self.registry,
+            self.excluded_nodes,
+            self.gateway,
+            self.path / "gen",
+        ):
             make_private_dir(path)

@@ -24,6 +24,7 @@ from exaslurm.agent.engines import Engines
 from exaslurm.agent.fabric import FabricWatch
 from exaslurm.agent.gang import FollowerProbe
 from exaslurm.agent.head import EX_TEMPFAIL, HeadDuty, PortsTakenError
+from exaslurm.agent.health import Preflight
 from exaslurm.agent.link import Link
 from exaslurm.agent.orphans import kill_sessions
 from exaslurm.agent.preflight import OptionCheck
@@ -77,6 +78,7 @@ class NodeAgent:
         self._facts: NodeFacts
         self._engines: Engines
         self._ray: RayNode
+        self._preflight: Preflight
         self._head: HeadDuty | None = None
 
     async def run(self) -> int:
@@ -126,6 +128,7 @@ class NodeAgent:
         )
         self._engines = Engines(tools, self._changed)
         self._ray = RayNode(settings, self._facts, self._children, self._files, self._changed.set)
+        self._preflight = Preflight(settings, self._facts, self._changed.set)
         if settings.is_head:
             self._head = HeadDuty(settings, self._facts, self._children)
         self._recall()
@@ -141,14 +144,15 @@ class NodeAgent:
             duties.append(self._ray.run())
         if self._head is not None:
             duties.append(self._head.run())
+        preflight = asyncio.create_task(self._preflight.run())
         tasks = [asyncio.create_task(duty) for duty in duties]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         code = self._verdict(done)
         # init's table is needed to the end; everything else stops wanting things now
         keep_fresh = tasks[0]
-        for task in tasks[1:]:
+        for task in (preflight, *tasks[1:]):
             task.cancel()
-        await asyncio.gather(*tasks[1:], return_exceptions=True)
+        await asyncio.gather(preflight, *tasks[1:], return_exceptions=True)
         if code == 0:
             await self._end(link)
         keep_fresh.cancel()
@@ -266,6 +270,8 @@ class NodeAgent:
             seen_version=self._seen_version,
             engines=self._engines.statuses(),
             ray=self._ray.status,
+            checking=self._preflight.result is None,
+            preflight=self._preflight.result,
             fabric=self._fabric.figures,
         )
 
@@ -287,8 +293,8 @@ class NodeAgent:
         if desired.stop:
             self._ending.set()
         elif not self._ending.is_set():
-            self._engines.want(desired.engines, desired.kill)
             self._ray.want(desired.ray)
+            self._engines.want(desired.engines, desired.kill)
 
     def _recall(self) -> None:
         """What the controller wanted of an earlier agent holds until it says otherwise."""
@@ -305,6 +311,7 @@ class NodeAgent:
             key_file=self._settings.run_dir.internal_key,
             interface=self._where.interface,
             hcas=self._facts.topology.hcas,
+            ray_env=self._ray.client_env(),
         )
 
     def _probe_of(

@@ -12,7 +12,7 @@ from typing import Literal
 from exaslurm.controller.desired import DesiredBook
 from exaslurm.controller.gangs import processes_of
 from exaslurm.controller.memory import ControllerMemory, ReplicaMemory
-from exaslurm.controller.nodes import SILENT_AFTER_S, Membership
+from exaslurm.controller.nodes import SILENT_AFTER_S, Membership, Node
 from exaslurm.controller.ray_view import RayView
 from exaslurm.controller.replicas import Process, Replica, make_replica
 from exaslurm.core import ports
@@ -95,6 +95,7 @@ class Cell:
     def bind(self, binding: CellBinding) -> None:
         """Take the places of all replicas."""
         self.binding = binding
+        self.members.pardon(frozenset(name for place in binding.replicas for name in place.nodes))
         for place in binding.replicas:
             if place.id not in self.replicas:
                 self.replicas[place.id] = make_replica(self.plan, place)
@@ -163,13 +164,13 @@ class Cell:
 
     def wanted_in_ray(self, now: float) -> frozenset[str]:
         """Names of the nodes that should be in Ray."""
-        return frozenset(node.name for node in self.members.joined(now))
+        return frozenset(n.name for n in self.members.joined(now) if not self._is_out(n))
 
     def wants_binding(self, now: float) -> list[NodeFacts] | None:
         """Facts of the nodes to bind to, if that is due; None otherwise."""
         if self.binding is not None or self.stopping or not self.members.settled(now):
             return None
-        return [node.report.facts for node in self.members.known() if node.report is not None]
+        return [node.report.facts for node in self.members.usable() if node.report is not None]
 
     def advance(self, now: float) -> list[str]:
         """Bring the desired states up to date; names of the nodes whose state changed."""
@@ -193,12 +194,16 @@ class Cell:
             for node in self.members.known()
             if self.book.set(
                 node.name,
-                ray=None if self.stopping else self.ray.target,
+                ray=None if self.stopping or self._is_out(node) else self.ray.target,
                 engines=places.get(node.name, ()),
                 stop=self.stopping,
                 kill=kill.get(node.name, ()),
             )
         ]
+
+    def _is_out(self, node: Node) -> bool:
+        """Whether a node carries nothing, not even Ray (the head carries its Ray all the same)."""
+        return node is not self.members.head and self.members.excluded(node) is not None
 
     def silent_replicas(self, now: float) -> list[Replica]:
         """Replicas on nodes whose agent says nothing any more; their engines may still serve."""
@@ -237,10 +242,7 @@ class Cell:
 
     def hopeless(self, now: float) -> str | None:
         """Why the cell cannot start: it is too late, and there are too few nodes."""
-        if self.binding is not None or not self.members.deadline_over(now):
-            return None
-        shortage = self.members.shortage()
-        return f"{shortage}; {self.members.problem(now)}" if shortage else None
+        return self.members.hopeless(now) if self.binding is None else None
 
     def phase(self, now: float) -> Phase:
         """How far the cell is."""
@@ -287,7 +289,11 @@ class Cell:
             nodes=self.members.states(now),
             ray=self.ray.state(self.wanted_in_ray(now), now),
             replicas=tuple(replica.status() for replica in self.replicas.values()),
-            notes=(*(self.binding.notes if self.binding else ()), *self._warnings(now)),
+            notes=(
+                *self.members.exclusions(),
+                *(self.binding.notes if self.binding else ()),
+                *self._warnings(now),
+            ),
         )
 
     def _warnings(self, now: float) -> list[str]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from exaslurm.core.cell import AgentReport, NodeState
+from exaslurm.core.checks import Check
 from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import CellPlan
 from exaslurm.errors import AllocationError
+
+NodeWord = Literal["checking", "excluded", "joined"]
 
 HEARTBEAT_S = 5.0
 SILENT_AFTER_S = 3 * HEARTBEAT_S
@@ -31,6 +35,18 @@ class Node:
         """Time since the last report."""
         return now - self.reported_s
 
+    @property
+    def is_examined(self) -> bool:
+        """Whether it reports and has ended its preflight."""
+        return self.report is not None and not self.report.checking
+
+    @property
+    def failed_check(self) -> Check | None:
+        """The first check that failed there."""
+        if self.report is None or self.report.preflight is None:
+            return None
+        return self.report.preflight.first_failed()
+
 
 class Membership:
     """All nodes that Slurm granted, and those that have reported."""
@@ -47,6 +63,7 @@ class Membership:
         self._since = now
         self._deadline = now + deadline_s
         self._deadline_s = deadline_s
+        self._pardoned: frozenset[str] = frozenset()
 
     @property
     def head(self) -> Node:
@@ -82,6 +99,34 @@ class Membership:
         """Nodes that have never reported."""
         return [node for node in self.nodes.values() if node.report is None]
 
+    def usable(self) -> list[Node]:
+        """Nodes that have reported, ended their preflight, and are not excluded."""
+        return [
+            node for node in self.nodes.values() if node.is_examined and self.excluded(node) is None
+        ]
+
+    def excluded(self, node: Node) -> Check | None:
+        """The check for which a node carries nothing; None if it may.
+
+        A node is left out for what others of its component can do. Where all fail, it is not the
+        nodes' fault, and engines will show what comes of it. What runs is left alone.
+        """
+        check = self._bad(node)
+        if check is None:
+            return None
+        others = (other for other in self.nodes.values() if other.het_group == node.het_group)
+        good = any(other.is_examined and self._bad(other) is None for other in others)
+        return check if good else None
+
+    def pardon(self, carrying: frozenset[str]) -> None:
+        """From now on these nodes carry replicas, or would have to: they stay as they are."""
+        bad = {node.name for node in self.nodes.values() if self._bad(node) is not None}
+        kept = {name for name in bad if self.excluded(self.nodes[name]) is None}
+        self._pardoned |= kept | carrying
+
+    def _bad(self, node: Node) -> Check | None:
+        return None if node.name in self._pardoned else node.failed_check
+
     def late(self, now: float) -> list[Node]:
         """Nodes that have not reported although it is time to wonder why."""
         return self.missing() if now - self._since > min(WONDER_AFTER_S, self._deadline_s) else []
@@ -99,11 +144,54 @@ class Membership:
                     f"component {component.het_group}: {have} of {component.nodes} nodes reported "
                     f"in {self._deadline_s:.0f} s, at least {component.min_nodes} are needed"
                 )
+            usable = sum(n.het_group == component.het_group for n in self.usable())
+            if usable < component.min_nodes:
+                return (
+                    f"component {component.het_group}: {usable} of {component.nodes} nodes can be "
+                    f"used, at least {component.min_nodes} are needed"
+                )
         return None
 
     def settled(self, now: float) -> bool:
-        """Whether to go on: all nodes are there, or it is time and there are enough."""
-        return not self.missing() or (self.deadline_over(now) and self.shortage() is None)
+        """Whether to go on: all nodes are examined, or it is time, and there are enough."""
+        complete = all(node.is_examined for node in self.nodes.values())
+        return (complete or self.deadline_over(now)) and self.shortage() is None
+
+    def hopeless(self, now: float) -> str | None:
+        """Why there will never be enough nodes; None while there may be."""
+        complete = all(node.is_examined for node in self.nodes.values())
+        if not complete and not self.deadline_over(now):
+            return None
+        shortage = self.shortage()
+        if shortage is None:
+            return None
+        why = self.problem(now) or "; ".join(self.exclusions())
+        return f"{shortage}; {why}" if why else shortage
+
+    def exclusions(self) -> list[str]:
+        """A sentence for each node that is left out."""
+        found = ((node, self.excluded(node)) for node in self.nodes.values())
+        return [
+            f"{node.name} is left out: {check.sentence()}"
+            + (f" ({check.remedy})" if check.remedy else "")
+            for node, check in found
+            if check is not None
+        ]
+
+    def unfit(self, now: float) -> list[tuple[str, str]]:
+        """Nodes that other jobs had better do without, and why: those that are left out, and those
+        that never reported although others of their component did."""
+        found = []
+        for node in self.nodes.values():
+            check = self.excluded(node)
+            if check is not None:
+                found.append((node.name, check.sentence()))
+            elif node.report is None and self.deadline_over(now):
+                others = (n for n in self.known() if n.het_group == node.het_group)
+                if next(others, None) is not None:
+                    reason = f"no report from the node agent in {self._deadline_s:.0f} s"
+                    found.append((node.name, f"{reason}; {node.cause}" if node.cause else reason))
+        return found
 
     def problem(self, now: float) -> str | None:
         """The first thing that is wrong with the nodes; None while there is still time."""
@@ -131,13 +219,19 @@ class Membership:
             )
         age_s = node.age_s(now)
         silent = age_s > SILENT_AFTER_S
+        excluded = self.excluded(node)
+        there: NodeWord = "checking" if report.checking else "excluded" if excluded else "joined"
+        cause = f"no report for {age_s:.0f} s" if silent else None
+        if excluded is not None:
+            cause = cause or excluded.sentence()
         return NodeState(
             node=node.name,
             het_group=node.het_group,
-            state="lost" if age_s > LOST_AFTER_S else "silent" if silent else "joined",
+            state="lost" if age_s > LOST_AFTER_S else "silent" if silent else there,
             address=report.facts.address,
             last_report_age_s=round(age_s, 1),
             ray=report.ray,
-            cause=node.cause or (f"no report for {age_s:.0f} s" if silent else None),
+            cause=node.cause or cause,
             fabric=() if silent else report.fabric,
+            checks=report.preflight.checks if report.preflight is not None else (),
         )

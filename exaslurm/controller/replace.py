@@ -27,7 +27,12 @@ def moves_due(cell: Cell, now: float) -> list[Move]:
     stay where they are: their agent goes on trying."""
     if cell.binding is None or cell.stopping or not cell.engines_started:
         return []
-    facts = [n.report.facts for n in cell.members.joined(now) if n.report is not None]
+    usable = {node.name for node in cell.members.usable()}
+    facts = [
+        node.report.facts
+        for node in cell.members.joined(now)
+        if node.report is not None and node.name in usable
+    ]
     places = {replica.id: replica.binding for replica in cell.replicas.values()}
     moves = []
     for replica in cell.replicas.values():

@@ -14,6 +14,7 @@ from aiohttp import web
 from exaslurm.bind.binder import bind_cell
 from exaslurm.controller.cell import Cell
 from exaslurm.controller.diagnose import why_silent
+from exaslurm.controller.exclude import Exclusions
 from exaslurm.controller.http import Surface
 from exaslurm.controller.keep import Keeper
 from exaslurm.controller.peers import PUSH_S, Peers
@@ -59,6 +60,7 @@ class Controller:
         self.port = port
         self.files = files
         self.keeper = Keeper(files)
+        self.exclusions = Exclusions(run_dir.excluded(cell.cell.name))
         self.publisher = Publisher(run_dir, files, self._on_published)
         self.ray_watch = RayWatch(cell, run_dir, environ, self.changed)
         # No proxy, whatever the environment says: engines and agents are in this cluster.
@@ -96,6 +98,7 @@ class Controller:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._told_to_end.set)
             await self.publisher.recall(self.cell.cell.name)
+            await self.exclusions.recall(self.files)
             await self._work()
         finally:
             await self.peers.close()
@@ -162,6 +165,7 @@ class Controller:
             self.peers.probe_silent(now)
             self.publisher.want(self.cell.record(self.url))
             self._remember()
+            self.exclusions.note(self.cell, now, time.time(), self.keeper.keep)
             await self._diagnose(now)
             await self._end_if_failed(now)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.checks import Check, NodeChecks
 from exaslurm.core.fabric import PortFigures
 from exaslurm.core.facts import NodeFacts
 
@@ -91,7 +92,9 @@ class RayNodeStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReport:
     """Everything a node knows; sent whole each time. ``incarnation`` is new at each start of
-    the agent, ``started_s`` the wall-clock time (Unix) when the node's init started."""
+    the agent, ``started_s`` the wall-clock time (Unix) when the node's init started.
+    ``checking``: the node still examines itself; ``preflight``: what it found (warnings and
+    failures only)."""
 
     node: str
     cell: str
@@ -102,6 +105,8 @@ class AgentReport:
     engines: tuple[EngineStatus, ...]
     ray: RayNodeStatus
     fabric: tuple[PortFigures, ...] = ()
+    checking: bool = False
+    preflight: NodeChecks | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,16 +133,18 @@ class DesiredState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """One node as the controller sees it."""
+    """One node as the controller sees it. ``excluded``: a check failed there that the others
+    passed, so that it carries nothing. ``checks`` are those that did not pass."""
 
     node: str
     het_group: int
-    state: Literal["expected", "joined", "silent", "lost"]
+    state: Literal["expected", "checking", "joined", "silent", "lost", "excluded"]
     address: str | None = None
     last_report_age_s: float | None = None
     ray: RayNodeStatus | None = None
     cause: str | None = None
     fabric: tuple[PortFigures, ...] = ()
+    checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
