@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -30,6 +32,8 @@ from exaslurm.facts.address import node_address
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm import environ as slurm_environ
+from exaslurm.slurm import topology
+from exaslurm.slurm.client import Slurm
 from exaslurm.slurm.srun import step_argv
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.logthread import LogThread
@@ -40,6 +44,7 @@ EX_TEMPFAIL = 75
 BLOCK_TRIES = 3
 # init drains for 20 s and needs up to 13 s more to see its processes end.
 INIT_END_S = 40.0
+SCONTROL_S = 10.0
 _POLL_S = 1.0
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -206,6 +211,8 @@ class Launch:
             return (), [node.python, "-m", "exaslurm.bootstrap.init", *options]
         if node.container.runtime not in SRUN_RUNTIMES:
             return (), [node.host_python, "-m", "exaslurm.bootstrap.enter", *options]
+        with contextlib.suppress(OSError):  # elsewhere it is made when there is something for it
+            os.makedirs(node.shared, exist_ok=True)
         binds = containers.mounts(self.plan, self.run_dir.path, self.gen_dir.path, PACKAGE)
         edf = self.gen_dir.bootstrap_marker(self.cell.name).with_name("container.toml")
         if node.container.runtime == "container-engine":
@@ -264,8 +271,37 @@ async def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     run_dir.make()
     gen_dir.make((cell.name,))
     ensure_secrets(run_dir)
-    begin(gen_dir, make_marker(plan, cell.name, allocation, started_s=started_s))
+    switches, features = _surroundings(plan, cell, allocation, environ)
+    marker = make_marker(
+        plan, cell.name, allocation, started_s=started_s, switches=switches, features=features
+    )
+    begin(gen_dir, marker)
     return await Launch(run_dir, gen_dir, plan, cell, allocation, environ).run()
+
+
+def _surroundings(
+    plan: Plan, cell: CellPlan, allocation: Allocation, environ: Mapping[str, str]
+) -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]]:
+    """Switches above the nodes and their features, as far as Slurm tells in time. Without an
+    answer a node has at least the features that were asked for."""
+    nodes = [node for component in allocation.components for node in component.nodes]
+    slurm = Slurm(environ, timeout_s=SCONTROL_S)
+    switches = topology.look_up(slurm, nodes, site=plan.switches, environ=environ)
+    if not any("feature" in text for model in plan.models for text in model.constraints):
+        return switches, {}
+    asked = {
+        node: features
+        for component, part in zip(allocation.components, cell.components, strict=True)
+        if (features := _asked_features(part))
+        for node in component.nodes
+    }
+    return switches, {**asked, **topology.look_up_features(slurm, nodes)}
+
+
+def _asked_features(component: ComponentPlan) -> tuple[str, ...]:
+    asked = dict(component.directives).get("constraint") or ""
+    words = asked.split("&")
+    return tuple(words) if all(re.fullmatch(r"[\w.:=+-]+", word) for word in words) else ()
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Mapping
 
 from exaslurm.bootstrap.allocation import Allocation
 from exaslurm.core.codec import dumps
@@ -14,7 +15,13 @@ from exaslurm.util.files import write_atomic
 
 
 def make_marker(
-    plan: Plan, cell: str, allocation: Allocation, *, started_s: float
+    plan: Plan,
+    cell: str,
+    allocation: Allocation,
+    *,
+    started_s: float,
+    switches: Mapping[str, tuple[str, ...]] | None = None,
+    features: Mapping[str, tuple[str, ...]] | None = None,
 ) -> BootstrapMarker:
     """The marker of a job that starts now."""
     return BootstrapMarker(
@@ -28,6 +35,8 @@ def make_marker(
         host=socket.gethostname(),
         started_s=started_s,
         job_start_s=allocation.start_s,
+        switches=switches or {},
+        features=features or {},
     )
 
 

@@ -72,6 +72,7 @@ class Cell:
 
     def on_report(self, report: AgentReport, now: float) -> DesiredState:
         """Take a report; answers what the node shall run. AllocationError for a foreign node."""
+        report = dataclasses.replace(report, facts=self.marker.complete(report.facts))
         node = self.members.on_report(report, now)
         self.book.seen(report.node, report.seen_version)
         if node is self.members.head:

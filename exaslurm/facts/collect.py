@@ -12,6 +12,7 @@ from exaslurm.core.plan import NodeEnvironment
 from exaslurm.facts.gpus import gpus
 from exaslurm.facts.labels import labels
 from exaslurm.facts.memory import usable_mib
+from exaslurm.slurm.topology import address_path
 from exaslurm.topo.node import read_node
 from exaslurm.topo.sysfs import PROC, SYS
 
@@ -42,7 +43,8 @@ def collect(
     drivers = read_node(sys, proc, host=node_name(environ))
     topology = drivers.topology
     cards = gpus(environ, topology.gpus, drivers.accessible)
-    switch = switch_of(environ)
+    switches = address_path(environ)
+    switch = switches[-1] if switches else None
     return NodeFacts(
         node=node_name(environ),
         het_group=het_group,
@@ -56,19 +58,10 @@ def collect(
         gpus=cards,
         topology=topology,
         switch=switch,
+        switches=switches,
         labels=labels(kind, topology, cards, switch, local=_has_local(node), hcas=node.fabric.hcas),
         measures=dict(measures or {}),
     )
-
-
-def switch_of(environ: Mapping[str, str]) -> str | None:
-    """The node's leaf switch, which Slurm's topology plugin tells each task
-    (``SLURM_TOPOLOGY_ADDR=root.leaf.node`` with ``_PATTERN=switch.switch.node``)."""
-    names = environ.get("SLURM_TOPOLOGY_ADDR", "").split(".")
-    kinds = environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
-    if len(names) != len(kinds) or "switch" not in kinds:
-        return None
-    return names[len(kinds) - 1 - kinds[::-1].index("switch")] or None
 
 
 def _has_local(node: NodeEnvironment) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.facts import NodeFacts
-from exaslurm.facts.collect import collect, node_name, switch_of
+from exaslurm.facts.collect import collect, node_name
 from tests.tools.plans import make_environment
 
 STEP = {
@@ -36,7 +34,7 @@ def test_a_node_of_a_cluster(sys: Path, proc: Path, tmp_path: Path) -> None:
     assert (facts.node, facts.order, facts.het_group) == ("nid001", 3, 1)
     assert (facts.cpus, facts.cpus_granted, facts.mem_mib) == ((1, 3), 64, 65536)
     assert [gpu.numa for gpu in facts.gpus] == [0, 1]
-    assert facts.switch == "leaf7"
+    assert (facts.switch, facts.switches) == ("leaf7", ("root", "leaf7"))
     assert facts.labels == {
         "kind": "gpu", "arch": os.uname().machine, "numa": "2", "ib_gbps": "200", "nvme": "true",
         "fabric": "infiniband",
@@ -52,13 +50,3 @@ def test_outside_slurm(tmp_path: Path, proc: Path) -> None:
     assert facts.labels["ib_gbps"] == "0"
     assert facts.labels["nvme"] == "false"
     assert facts.labels["fabric"] == "ethernet"
-
-
-@pytest.mark.parametrize(
-    ("address", "pattern", "switch"),
-    [("s0.s1.n", "switch.switch.node", "s1"), ("n", "node", None), ("", "", None),
-     ("b1.n", "block.node", None), ("s.n", "switch", None)],
-)  # fmt: skip
-def test_the_leaf_switch(address: str, pattern: str, switch: str | None) -> None:
-    environ = {"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
-    assert switch_of(environ) == switch
