@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from exaslurm.cli.fabric_text import fabric_lines
 from exaslurm.cli.output import paint, seconds, table
 from exaslurm.core.cell import ReplicaStatus
 from exaslurm.status.model import CellStatus, DeploymentStatus, Phase
@@ -51,6 +52,7 @@ def status_text(status: DeploymentStatus) -> str:
         for cell in status.cells
         for note in cell.notes
     ]
+    notes += fabric_lines([node for cell in status.cells for node in cell.nodes])
     return "\n".join(lines + (["", *notes] if notes else []))
 
 
