@@ -113,6 +113,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         srun_args=tuple(f"--{text.removeprefix('--')}" for text in site.slurm.srun_args),
         poll_floor_s=site.slurm.poll_floor_s,
         survival=survival,
+        switches=dict(site.switches),
         spread=sentences,
         notes=tuple(findings.notes),
     ).sealed()

@@ -11,6 +11,7 @@ from exaslurm.site.fabric import Fabric
 from exaslurm.site.internet import Internet
 from exaslurm.site.paths import resolve
 from exaslurm.site.queues import Partition, Qos
+from exaslurm.site.switches import SwitchMap
 from exaslurm.util.fields import (
     TEXT,
     Count,
@@ -346,6 +347,11 @@ class Site(Root):
     qos: dict[Word, Qos] = Field(
         default_factory=dict,
         description="Qualities of service and their limits. Default: not checked.",
+    )
+    switches: SwitchMap = Field(
+        default_factory=dict,
+        description="Switches, or whatever else fails as one, where Slurm does not know them: name "
+        "to the nodes or switches right below it, such as rack1: nid[001-064], row1: rack[1-8].",
     )
     workers: WorkerDefaults = Field(
         default=WorkerDefaults(), description="Nodes that carry replicas."
