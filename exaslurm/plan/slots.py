@@ -17,6 +17,7 @@ from exaslurm.core.plan import (
 from exaslurm.core.ports import MAX_ENGINES
 from exaslurm.plan.cells import Group
 from exaslurm.plan.context import Findings, PlanContext
+from exaslurm.plan.split import check_split, device_of, nodes_of
 from exaslurm.site.paths import UnknownVariableError, resolve
 from exaslurm.spec.model import Model, Source, Spec
 
@@ -47,8 +48,10 @@ def model_plan(
 ) -> ModelPlan:
     """The plan of ``spec.models[index]``."""
     model, key = spec.models[index], f"models[{index}]"
-    device = model.engine.device or _device(groups)
-    gpus = _gpus(model, device)
+    device = device_of(model, groups)
+    nodes = nodes_of(model, groups)
+    may_be_split = check_split(spec, key, model, groups, findings)
+    gpus = _gpus(model, device, nodes)
     density = _per_node(spec, groups)
     slot = SlotTemplate(
         gpus=gpus,
@@ -64,7 +67,7 @@ def model_plan(
                 f"{model.max_replicas_per_node} asked, but a node has ports for {MAX_ENGINES}",
             )
         )
-    if _check_gpus(spec, key, model, device, gpus, groups, findings):
+    if may_be_split and _check_gpus(spec, key, model, nodes, gpus, groups, findings):
         _check_room(spec, key, slot, groups, reserve.service_gib, findings)
     return ModelPlan(
         name=model.name,
@@ -78,6 +81,8 @@ def model_plan(
         ),
         tensor=model.parallel.tensor,
         pipeline=model.parallel.pipeline,
+        nodes=nodes,
+        executor=model.parallel.executor,
         slot=slot,
         max_replicas_per_node=model.max_replicas_per_node,
         shards=tuple(
@@ -102,22 +107,20 @@ def served_names(model: str, shard: str, *, first: bool) -> tuple[str, ...]:
     return (model, full) if first else (full,)
 
 
-def _device(groups: Sequence[Group]) -> Device:
-    kind = groups[0].kind
-    return kind.device or ("cuda" if kind.gpus else "cpu")
-
-
-def _gpus(model: Model, device: Device) -> int:
+def _gpus(model: Model, device: Device, nodes: int) -> int:
     if model.per_replica.gpus is not None:
         return model.per_replica.gpus
     if device == "cpu" or model.engine.kind == "simulated":
         return 0
-    return model.parallel.tensor * model.parallel.pipeline
+    return model.parallel.tensor * model.parallel.pipeline // nodes
 
 
 def _per_node(spec: Spec, groups: Sequence[Group]) -> int:
-    """Replicas on a node if all were spread evenly, rounded up."""
-    replicas = sum(shard.replicas for model in spec.models for shard in model.shards)
+    """Replicas (of one over several nodes: its parts) on a node if all were spread evenly,
+    rounded up."""
+    replicas = sum(
+        shard.replicas * nodes_of(model, groups) for model in spec.models for shard in model.shards
+    )
     return -(-replicas // sum(group.nodes for group in groups))
 
 
@@ -152,13 +155,14 @@ def _check_gpus(
     spec: Spec,
     key: str,
     model: Model,
-    device: Device,
+    nodes: int,
     gpus: int,
     groups: Sequence[Group],
     findings: Findings,
 ) -> bool:
     """Report what GPUs cannot do; false if something was reported."""
-    ranks = model.parallel.tensor * model.parallel.pipeline
+    device = device_of(model, groups)
+    ranks = model.parallel.tensor * model.parallel.pipeline // nodes
     asked_key = f"{key}.per_replica.gpus"
     if model.per_replica.gpus is None:
         asked_key = f"{key}.parallel.{'tensor' if model.parallel.tensor > 1 else 'pipeline'}"
@@ -166,7 +170,8 @@ def _check_gpus(
         findings.add(
             spec.problem(
                 f"{key}.per_replica.gpus",
-                f"{gpus} asked, but parallel.tensor x parallel.pipeline is {ranks}: one GPU each",
+                f"{gpus} asked, but parallel.tensor x parallel.pipeline is {ranks}"
+                f"{' on each node' if nodes > 1 else ''}: one GPU each",
             )
         )
         return False
@@ -180,8 +185,7 @@ def _check_gpus(
     elif model.per_replica.gpus is None:
         asked_key = f"{key}.engine.device"
         asked = f"{device} asks for 1 GPU a replica"
-    tail = "; engines over several nodes are not supported yet" if ranks > most > 0 else ""
-    findings.add(spec.problem(asked_key, f"{asked}, {_kinds(groups)} {most}{tail}"))
+    findings.add(spec.problem(asked_key, f"{asked}, {_kinds(groups)} {most}"))
     return False
 
 

@@ -158,16 +158,31 @@ class Engine(Section):
 class Parallel(Section):
     """How one replica is split."""
 
-    tensor: Count = Field(default=1, description="Tensor-parallel size.")
-    pipeline: Count = Field(default=1, description="Pipeline-parallel size.")
+    tensor: Count = Field(
+        default=1, description="Tensor-parallel size: GPUs that share each layer, on one node."
+    )
+    pipeline: Count = Field(
+        default=1, description="Pipeline-parallel size: groups of layers, which may lie on nodes."
+    )
+    nodes: Count | None = Field(
+        default=None,
+        description="Nodes of one replica. Default: one, or as few as have a GPU for each rank "
+        "and hold whole tensor-parallel groups.",
+    )
+    executor: Literal["mp", "ray"] = Field(
+        default="mp",
+        description="How the processes of a replica over several nodes are run: vLLM's own way, "
+        "or its Ray executor (GPUs only).",
+    )
 
 
 class PerReplica(Section):
-    """What one replica gets on its node."""
+    """What one replica gets on its node; one over several nodes gets it on each."""
 
     gpus: Natural | None = Field(
         default=None,
-        description="Default: tensor x pipeline, or 0 with device cpu and kind simulated.",
+        description="Default: one for each rank that the node holds (tensor x pipeline on one "
+        "node), or 0 with device cpu and kind simulated.",
     )
     cores: Count | None = Field(
         default=None,

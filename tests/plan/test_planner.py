@@ -284,12 +284,13 @@ COUNT = "models: [{{name: m, source: {{package: p}}, shards: [{{name: a, replica
         (
             TP.format(8, 1),
             "",
-            (
-                "models[0].parallel.tensor: tensor x pipeline asks for 8 GPUs, node kind gpu has "
-                "4; engines over several nodes are not supported yet"
-            ),
+            "models[0].parallel.tensor: 8 asked, but a node has 4 GPUs at most, and a tensor-paral",
         ),
-        (TP.format(1, 8), "", "models[0].parallel.pipeline: tensor x pipeline asks for 8 GPUs"),
+        (
+            TP.format(1, 8),
+            "",
+            "models[0].parallel.pipeline: a replica takes 2 nodes of one cell, and a cell has 1",
+        ),
         (
             PER.format("gpus: 2"),
             "",
