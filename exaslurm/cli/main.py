@@ -26,7 +26,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Look": {"status": "status", "logs": "logs", "endpoint": "endpoint"},
     "Use": {"key": "key", "chat": "chat"},
     "Serve": {"router": "serve", "gateway": "serve"},
-    "The machine": {"site": "site", "doctor": "doctor"},
+    "The machine": {"site": "site", "topo": "topo", "doctor": "doctor"},
 }
 VERBS: dict[str, str] = {
     verb: module for verbs in SECTIONS.values() for verb, module in verbs.items()

@@ -63,8 +63,10 @@ def rank(near: Nearness) -> int:
 
 def nearest_hcas(gpu: Gpu, hcas: Sequence[Hca]) -> tuple[Hca, ...]:
     """The devices for RDMA that are nearest to a GPU (several where they are equally near), in
-    their own order; network interfaces only where there is nothing else."""
-    fabric = [hca for hca in hcas if hca.fabric != "ethernet"] or list(hcas)
+    their own order; network interfaces only where there is nothing else. Of a device that nothing
+    tells the place of, nothing is known: it is near to no GPU."""
+    placed = [hca for hca in hcas if hca.numa is not None or hca.pci_path or hca.cpus]
+    fabric = [hca for hca in placed if hca.fabric != "ethernet"] or placed
     if not fabric:
         return ()
     ranks = [rank(nearness(gpu, hca)) for hca in fabric]

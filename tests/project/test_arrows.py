@@ -45,7 +45,18 @@ ROOMS: dict[str, set[str]] = {
     "router": {"registry"},
     "gateway": {"router", "registry"},
     "status": {"registry"},
-    "api": {"spec", "site", "plan", "render", "submit", "doctor", "status", "registry", "gateway"},
+    "api": {
+        "spec",
+        "site",
+        "plan",
+        "render",
+        "submit",
+        "doctor",
+        "status",
+        "registry",
+        "gateway",
+        "topo",
+    },
 }
 
 # The top of the package loads these on first use only.
