@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from exaslurm.core import ports
 from exaslurm.core.cell import RayTarget
 from exaslurm.core.execspec import ExecSpec
+from exaslurm.core.fabric import usable_ports
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.plan import Plan
 from exaslurm.errors import PreflightFailed
@@ -28,6 +29,7 @@ _SESSION_SOCKET = "/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_st
 
 NODE_LABEL = "exa-node"
 SLOT_RESOURCE = "exa_slot"
+IB_RESOURCE = "ib_gbps"
 
 _MIB = 1024 * 1024
 # Ray keeps some memory for its own actors and tasks; without this it takes 70 % of the machine's.
@@ -111,19 +113,22 @@ def temp_dir(node_dir: Path) -> Path:
 def node_labels(facts: NodeFacts, *, role: str, epoch: int) -> dict[str, str]:
     """The labels by which Ray work can choose this node."""
     labels = {**facts.labels, NODE_LABEL: facts.node, "role": role, "epoch": str(epoch)}
-    labels["numa"] = str(max(1, len(facts.topology.memory_nodes)))
-    if facts.switch:
-        labels["switch"] = facts.switch
-    rates = [
-        port.rate_gbps
-        for hca in facts.topology.hcas
-        if hca.fabric != "ethernet"
-        for port in hca.ports
-        if port.state == "ACTIVE"
-    ]
-    if rates:
-        labels["ib_gbps"] = f"{max(rates):g}"
     return {_label_key(key): _label_value(value) for key, value in sorted(labels.items())}
+
+
+def node_resources(facts: NodeFacts, *, slots: int, hcas: Sequence[str] = ()) -> dict[str, float]:
+    """Numbers that Ray keeps books of, and nothing else: it neither measures nor enforces them.
+
+    ``ib_gbps`` is what all usable ports of a high-speed fabric carry together, so that work which
+    moves data can ask for its share.
+    """
+    found: dict[str, float] = {SLOT_RESOURCE: slots} if slots else {}
+    total = sum(
+        port.rate_gbps
+        for hca, port in usable_ports(facts.topology.hcas, hcas)
+        if hca.fabric != "ethernet"
+    )
+    return found | ({IB_RESOURCE: total} if total else {})
 
 
 def _command(
@@ -140,7 +145,7 @@ def _command(
     slots = 0 if role == "head" and plan.layout == "het" else _slots(plan)
     labels = node_labels(facts, role=role, epoch=epoch)
     store_mib = plan.ray.object_store_mib
-    resources = json.dumps({SLOT_RESOURCE: slots}) if slots else "{}"
+    resources = json.dumps(node_resources(facts, slots=slots, hcas=plan.node.fabric.hcas))
     argv = (
         sys.executable, "-m", "ray.scripts.scripts", "start", *first,
         "--block",

@@ -13,6 +13,7 @@ import pytest
 from exaslurm.core import ports
 from exaslurm.core.cell import RayTarget
 from exaslurm.core.execspec import ExecSpec
+from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.plan import RayPlan
 from exaslurm.core.topology import Hca, HcaPort, NodeTopology
@@ -41,6 +42,7 @@ def plan(layout: str = "het") -> Any:
         layout=layout,
         ray=RayPlan(enabled=True, start_timeout_s=60.0, object_store_mib=512),
         models=(SimpleNamespace(max_replicas_per_node=4),),
+        node=SimpleNamespace(fabric=FabricPlan()),
     )
 
 
@@ -112,7 +114,7 @@ def test_labels() -> None:
     facts = dataclasses.replace(
         FACTS,
         switch="leaf 1/a",
-        labels={"nvme": "yes"},
+        labels={"nvme": "yes", "ib_gbps": "200", "switch": "leaf 1/a"},
         topology=NodeTopology(
             host="n2",
             hcas=tuple(
@@ -132,6 +134,8 @@ def test_labels() -> None:
     assert labels["nvme"] == "yes"
     assert labels["role"] == "worker"
     assert labels["epoch"] == "3"
+    # What a node's ports carry is a number to take shares of: those that are up, all together.
+    assert json.loads(options(worker(facts))["resources"]) == {"exa_slot": 4, "ib_gbps": 200}
 
 
 @pytest.mark.parametrize(
