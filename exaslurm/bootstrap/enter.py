@@ -93,7 +93,8 @@ def command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str],
     component = next(
         part for part in plan.cell(options.cell).components if part.het_group == options.het_group
     )
-    # Secrets and logs are in the deployment's directory, and init makes none of its parents.
+    with contextlib.suppress(OSError):  # elsewhere it is made when there is something for it
+        os.makedirs(plan.node.shared, exist_ok=True)
     binds = containers.mounts(plan, options.run_dir, gen_dir.path, PACKAGE)
     found = check(container, binds, environ.get("PATH"))
     words = containers.runtime_argv(

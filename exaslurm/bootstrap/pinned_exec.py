@@ -18,7 +18,7 @@ import resource
 import signal
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 EX_CONFIG = 78
@@ -55,24 +55,28 @@ def environment(spec: Mapping[str, Any], base: Mapping[str, str]) -> dict[str, s
     return result
 
 
-def bind_memory(node: int) -> str | None:
-    """Take all memory from one NUMA node; a sentence if that is not possible.
+def bind_memory(nodes: Sequence[int]) -> str | None:
+    """Take all memory from these NUMA nodes, each page from the nearest of them that has some; a
+    sentence if that is not possible.
 
     Containers and some kernels forbid the call; a replica that runs with memory from elsewhere is
-    slower, not wrong, so this is not a reason to stop.
+    slower, not wrong, so this is not a reason to stop. This is what ``numactl --membind`` does,
+    which need not be there.
     """
+    names = ",".join(map(str, sorted(nodes)))
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None:
-        return f"memory is not bound to NUMA node {node}: unknown machine {platform.machine()}"
+        return f"memory is not bound to NUMA node {names}: unknown machine {platform.machine()}"
     bits = 8 * ctypes.sizeof(ctypes.c_ulong)
-    words = node // bits + 1
+    words = max(nodes) // bits + 1
     mask = (ctypes.c_ulong * words)()
-    mask[node // bits] = 1 << (node % bits)
+    for node in nodes:
+        mask[node // bits] |= 1 << (node % bits)
     libc = ctypes.CDLL(None, use_errno=True)
     # maxnode counts one bit more than the mask has (mempolicy(2), "Bugs").
     if libc.syscall(number, _MPOL_BIND, ctypes.byref(mask), words * bits + 1) == 0:
         return None
-    return f"memory is not bound to NUMA node {node}: {os.strerror(ctypes.get_errno())}"
+    return f"memory is not bound to NUMA node {names}: {os.strerror(ctypes.get_errno())}"
 
 
 def _redirect(log: str | None) -> None:
@@ -117,8 +121,8 @@ def execute(spec: Mapping[str, Any]) -> None:
                 f"cannot run on CPUs {sorted(cores)}: {error.strerror}; the step may use "
                 f"{sorted(os.sched_getaffinity(0))}"
             ) from error
-    if spec.get("mem_node") is not None:
-        complaint = bind_memory(int(spec["mem_node"]))
+    if spec.get("mem_nodes"):
+        complaint = bind_memory([int(node) for node in spec["mem_nodes"]])
         if complaint:
             _say(complaint)
     env = environment(spec, os.environ)

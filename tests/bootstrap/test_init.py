@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,22 @@ def test_a_too_long_directory_is_refused_with_the_remedy(init: InitUnderTest) ->
     assert process.wait(5) == 1
     assert "shorter tmp" in text
     assert list(long.iterdir()) == []
+
+
+@pytest.mark.parametrize(("pause_s", "heard"), [(0.1, 1), (1.2, 2)])
+def test_a_signal_that_arrives_twice_at_once_is_one(
+    init: InitUnderTest, pause_s: float, heard: int
+) -> None:
+    """Slurm tells every process of a step, and a container's runtime passes on what it is told;
+    the second word means not to wait any longer."""
+    (init.root / "stubborn").touch()
+    log = init.root / "init.log"
+    with log.open("wb") as file:
+        process = init.start(stderr=file)
+    until(init.starts)
+    process.send_signal(signal.SIGTERM)
+    until(lambda: "stopping: got SIGTERM" in log.read_text())
+    time.sleep(pause_s)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(15) == 0
+    assert log.read_text().count("stopping: got SIGTERM") == heard

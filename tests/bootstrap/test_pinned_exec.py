@@ -49,7 +49,7 @@ def test_place_environment_and_log(tmp_path: Path) -> None:
         unset=("DROP", "NEVER_SET"),
         secret_env={"SECRET": str(secret(tmp_path))},
         cores=(core,),
-        mem_node=0,
+        mem_nodes=(0,),
         log=str(tmp_path / "log"),
         cwd=str(tmp_path),
     )
@@ -91,7 +91,7 @@ def test_cpus_that_are_not_ours_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_numa_node_that_is_not_there_is_said_and_survived(tmp_path: Path) -> None:
-    spec = ExecSpec(argv=("echo", "runs"), mem_node=63, log=str(tmp_path / "log"))
+    spec = ExecSpec(argv=("echo", "runs"), mem_nodes=(63,), log=str(tmp_path / "log"))
     code, text = run(tmp_path, spec)
     assert code == 0
     assert text.splitlines()[-1] == "runs"
