@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
+from exaslurm.core.container import ContainerPlan
 from exaslurm.core.plan import ComponentPlan, Layout, Plan, Role
 from tests.tools import plans
 
@@ -58,7 +60,9 @@ def make_plan(
     workers: Directives = WORKERS,
     python: str = "/opt/exaslurm/env/bin/python",
     env: Mapping[str, str] | None = None,
+    modules: Sequence[str] = (),
     prologue: Sequence[str] = (),
+    container: ContainerPlan | None = None,
     drain_s: float = 1.0,
     start_gateway: bool = False,
     first_port: int = 20000,
@@ -73,12 +77,16 @@ def make_plan(
         site="lab",
         layout=layout,
         cells=plans.make_cells(*parts, count=cells),
-        node=plans.make_environment(
-            python=python,
-            shared="/exa/shared/scratch/exa1",
-            interface="eth0",
-            env=env,
-            prologue=prologue,
+        node=dataclasses.replace(
+            plans.make_environment(
+                python=python,
+                shared="/exa/shared/scratch/exa1",
+                interface="eth0",
+                env=env,
+                prologue=prologue,
+            ),
+            modules=tuple(modules),
+            container=container,
         ),
         first_port=first_port,
         ray_start_timeout_s=60.0,
