@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from exaslurm.bind.conditions import Reasons, barred_notes, locality_notes, why_barred
 from exaslurm.bind.gang import joined, parts_of
 from exaslurm.bind.node import NodePlacer, bound, floats, room_of
+from exaslurm.bind.remarks import place_notes
 from exaslurm.bind.spread import spread_notes
 from exaslurm.core.binding import CellBinding, ReplicaBinding
 from exaslurm.core.fabric import narrowed
@@ -64,7 +65,7 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
     ]
     if filling.homeless and (unexcused or not chosen):
         raise BindingMismatch(_mismatch(cell, unexcused or filling.homeless, workers, barred))
-    replicas = _bindings(wanted, chosen, workers)
+    replicas = _bindings(cell, wanted, chosen, workers)
     notes = _notes(plan, workers, expected, filling, chosen)
     return CellBinding(
         deployment=plan.deployment,
@@ -73,6 +74,7 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
         replicas=replicas,
         notes=(
             *notes,
+            *place_notes(replicas, by_name, filling.squeezed),
             *barred_notes(barred),
             *locality_notes(plan, replicas, by_name),
             *spread_notes(plan, cell, replicas, by_name),
@@ -116,7 +118,7 @@ def choose_node(
     parts = []
     for room in found:
         facts = next(facts for facts in workers if facts.node == room.name)
-        placer = _placer(plan, cell, facts)
+        placer = _placer(cell, facts)
         for other in placed:
             if other.node == facts.node:
                 placer.taken(other, Demand.of(plan.model(other.model), other.shard).mem_mib)
@@ -177,20 +179,12 @@ def _spared(cell: CellPlan, demand: Demand, barred: Mapping[str, Reasons]) -> bo
     return least <= len(may) < len(barred)
 
 
-def _placer(
-    plan: Plan, cell: CellPlan, facts: NodeFacts, expected: Sequence[Demand] = ()
-) -> NodePlacer:
+def _placer(cell: CellPlan, facts: NodeFacts, expected: Sequence[Demand] = ()) -> NodePlacer:
     component = next(part for part in cell.components if part.het_group == facts.het_group)
-    return NodePlacer(
-        facts,
-        expected=expected,
-        hcas=plan.node.fabric.hcas,
-        reserved=component.reserved_cpus,
-    )
+    return NodePlacer(facts, expected=expected, reserved=component.reserved_cpus)
 
 
 def _bindings(
-    plan: Plan,
     cell: CellPlan,
     wanted: Sequence[tuple[str, Demand]],
     chosen: dict[str, tuple[Demand, tuple[str, ...]]],
@@ -202,7 +196,7 @@ def _bindings(
     placers = {}
     for name, facts in by_name.items():
         demands = [demand for demand, nodes in chosen.values() if name in nodes]
-        placers[name] = _placer(plan, cell, facts, demands)
+        placers[name] = _placer(cell, facts, demands)
     done = {
         replica: joined(
             [bound(replica, demand, by_name[node], placers[node].place(demand)) for node in nodes]

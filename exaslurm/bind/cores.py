@@ -52,14 +52,20 @@ def _in_order(groups: dict[int | None, list[Core]]) -> list[int | None]:
 
 
 def _caches_beside(topology: NodeTopology, gpu: Gpu | None) -> list[int | None]:
-    """The L3 caches beside a GPU, if there is a whole number of them for each GPU of its NUMA
-    node: so are the nodes of Frontier and LUMI wired, and no source but their pages tells
-    (https://docs.olcf.ornl.gov/systems/frontier_user_guide.html, "Frontier compute nodes")."""
+    """The L3 caches beside a GPU, if they are known to be fewer than those of its NUMA node.
+
+    By the CPUs that the kernel calls local; else, if there is a whole number of caches for each
+    GPU of the NUMA node, in order: so are the nodes of Frontier and LUMI wired, and on some only
+    their pages tell (https://docs.olcf.ornl.gov/systems/frontier_user_guide.html).
+    """
     if gpu is None or gpu.numa is None:
         return []
-    gpus = [other for other in topology.gpus if other.numa == gpu.numa]
     cores = [core for core in topology.cores if core.numa == gpu.numa and core.l3 is not None]
     caches = list(dict.fromkeys(core.l3 for core in cores))
+    local = {core.l3 for core in cores if set(core.cpus) <= set(gpu.cpus)}
+    if 0 < len(local) < len(caches):
+        return [l3 for l3 in caches if l3 in local]
+    gpus = [other for other in topology.gpus if other.numa == gpu.numa]
     if gpu not in gpus or len(caches) < 2 or len(caches) % len(gpus):
         return []
     share = len(caches) // len(gpus)

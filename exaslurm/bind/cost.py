@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from exaslurm.bind.distance import Distances, port_name, usable_ports
+from exaslurm.bind.distance import Distances, port_name
 from exaslurm.bind.flow import transport
 from exaslurm.bind.parts import Fit, Free, Want
 from exaslurm.core.topology import Core, NodeTopology
@@ -44,7 +44,7 @@ def distances(topology: NodeTopology) -> Distances:
 def cost(free: Free, wants: Sequence[Want], fits: Sequence[Fit]) -> Cost:
     """Cost of giving the i-th replica the i-th fit, of what is free."""
     far = distances(free.topology)
-    ports = {port_name(pair): pair for pair in usable_ports(free.topology)}
+    ports = {port_name(pair): pair for pair in free.ports}
     use = Counter(free.port_use)
     total = Counter[str]()
     for fit in fits:

@@ -91,21 +91,6 @@ def _way_between(numa: int | None, other: int | None) -> int:
     return _NODE if numa is None or other is None or numa == other else _SYS
 
 
-def usable_ports(topology: NodeTopology) -> tuple[tuple[Hca, HcaPort], ...]:
-    """Active ports of the fastest class (at least half as fast as the fastest), by name. A
-    network interface without RDMA is not one of them."""
-    active = [
-        (hca, port)
-        for hca in topology.hcas
-        if hca.fabric != "ethernet"
-        for port in hca.ports
-        if port.state == "ACTIVE"
-    ]
-    fastest = max((port.rate_gbps for _, port in active), default=0.0)
-    found = [pair for pair in active if pair[1].rate_gbps >= fastest / 2]
-    return tuple(sorted(found, key=lambda pair: (pair[0].name, pair[1].number)))
-
-
 def port_name(pair: tuple[Hca, HcaPort]) -> str:
     """``device:port``, as NCCL and UCX call it."""
     return f"{pair[0].name}:{pair[1].number}"

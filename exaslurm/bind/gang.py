@@ -23,9 +23,10 @@ def joined(parts: Sequence[ReplicaBinding]) -> ReplicaBinding:
                 slot=part.slot,
                 cores=part.cores,
                 pinned=part.pinned,
-                mem_node=part.mem_node,
+                mem_nodes=part.mem_nodes,
                 gpus=part.gpus,
                 hca=part.hca,
+                remark=part.remark,
             )
             for rank, part in enumerate(parts)
         ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 
-from exaslurm.bind.parts import Free, GrantedGpu, Want
+from exaslurm.bind.parts import GrantedGpu, Want
 from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.topology import Core, Gpu, NodeTopology, Vendor
 
@@ -15,16 +16,19 @@ _TOLERANCE = 16
 
 
 def granted_cores(topology: NodeTopology, cpus: Collection[int]) -> tuple[Core, ...]:
-    """Cores with those of their CPUs that were granted; a CPU that the topology does not know is a
-    core of its own, in no known place."""
+    """Cores with those of their CPUs that were granted; a CPU that no core of the topology has is
+    a core of its own."""
     granted = set(cpus)
     found = []
     for core in topology.cores:
         own = tuple(cpu for cpu in core.cpus if cpu in granted)
         if own:
             found.append(dataclasses.replace(core, cpus=own))
-    known = set(topology.cpus)
-    found += [Core(cpus=(cpu,), package=0, numa=None) for cpu in sorted(granted - known)]
+    home = {cpu: node.index for node in topology.numa for cpu in node.cpus}
+    found += [
+        Core(cpus=(cpu,), package=0, numa=home.get(cpu))
+        for cpu in sorted(granted - set(topology.cpus))
+    ]
     return tuple(sorted(found, key=lambda core: core.cpus))
 
 
@@ -50,6 +54,25 @@ def as_wide(cores: Sequence[Core], wants: Sequence[Want]) -> tuple[tuple[Core, .
     return tuple(cores), min((len(core.cpus) for core in cores), default=1)
 
 
+def reserved_cpus(topology: NodeTopology, cpus: Collection[int], count: int) -> tuple[int, ...]:
+    """CPUs of the ``count`` that the site keeps to itself, less those that were not granted anyway
+    (Slurm's core specialization hides them).
+
+    The first core of each L3 cache, then the second, as Frontier and LUMI do; where no cache is
+    known, the first cores of the node. Only whole cores.
+    """
+    count -= len(set(topology.cpus) - set(cpus))
+    by_cache: dict[int | None, list[Core]] = {}
+    for core in topology.cores:
+        by_cache.setdefault(core.l3, []).append(core)
+    found: list[int] = []
+    for row in zip_longest(*by_cache.values()):
+        for core in row:
+            if core is not None and len(found) + len(core.cpus) <= count:
+                found += core.cpus
+    return tuple(sorted(found))
+
+
 def granted_gpus(facts: NodeFacts) -> list[GrantedGpu]:
     """The step's GPUs, each with its place in the node where that is known."""
     return [
@@ -72,26 +95,3 @@ def free_memory(topology: NodeTopology, taken: Mapping[int, int]) -> dict[int, i
         node.index: max(0, node.mem_mib + node.mem_mib // _TOLERANCE - taken.get(node.index, 0))
         for node in topology.memory_nodes
     }
-
-
-def free_of(
-    topology: NodeTopology,
-    cores: Sequence[Core],
-    gpus: Sequence[GrantedGpu],
-    wants: Sequence[Want],
-    *,
-    keep: int | None = None,
-    taken_mib: Mapping[int, int] | None = None,
-    port_use: Mapping[str, int] | None = None,
-) -> Free:
-    """What these replicas may choose from."""
-    usable, width = as_wide(cores, wants)
-    return Free(
-        topology=topology,
-        cores=usable,
-        width=width,
-        gpus=tuple(gpus),
-        keep=keep,
-        mem_mib=free_memory(topology, taken_mib or {}),
-        port_use=dict(port_use or {}),
-    )

@@ -1,28 +1,40 @@
-"""Cores, memory node, GPUs and HCA for replicas on one node, from its own topology."""
+"""Cores, memory, GPUs and network ports for replicas on one node, from its own topology."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from exaslurm.bind.grant import (
+    as_wide,
+    free_memory,
+    granted_cores,
+    granted_gpus,
+    reserved_cpus,
+    without,
+)
+from exaslurm.bind.optimum import optimum
+from exaslurm.bind.parts import Fit, Free, Want
+from exaslurm.bind.remarks import remark_of
 from exaslurm.core.binding import ReplicaBinding
-from exaslurm.core.facts import GpuFact, NodeFacts
+from exaslurm.core.fabric import usable_ports
+from exaslurm.core.facts import NodeFacts
 from exaslurm.core.placement import Demand, Room
 from exaslurm.core.ports import MAX_ENGINES, engine_port
-from exaslurm.core.topology import Hca, HcaPort
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one replica gets on its node."""
+    """What one replica gets on its node; fields as in ``ReplicaBinding``."""
 
     slot: int
     cores: tuple[int, ...]
     pinned: bool
-    mem_node: int | None
+    mem_nodes: tuple[int, ...]
     gpus: tuple[str, ...]
     hca: str | None
+    remark: str | None
 
 
 def floats(facts: NodeFacts) -> str | None:
@@ -57,107 +69,91 @@ def room_of(facts: NodeFacts, order: int) -> Room:
 class NodePlacer:
     """Hands out the parts of one node, none of them twice.
 
-    ``share_cores``: no replica gets cores of its own.
+    ``expected`` are the demands that will be placed, in that order: they are placed together, so
+    that the first does not take what only the last could use. Others are placed one by one beside
+    what is there. ``reserved`` is the number of CPUs that the site keeps to itself.
     """
 
-    def __init__(self, facts: NodeFacts, *, share_cores: bool) -> None:
+    def __init__(
+        self,
+        facts: NodeFacts,
+        *,
+        expected: Sequence[Demand] = (),
+        reserved: int = 0,
+    ) -> None:
         self.facts = facts
-        self.share_cores = share_cores
-        self.free_slots = list(range(MAX_ENGINES))
-        self.free_cores = list(facts.cpus)
-        self.free_gpus = list(facts.gpus)
-        self.hca_use: Counter[str] = Counter()
+        topology = facts.topology
+        self._cores = granted_cores(topology, facts.cpus)
+        kept = reserved_cpus(topology, facts.cpus, reserved)
+        self._free_cores = without(self._cores, kept, topology)
+        self._free_gpus = granted_gpus(facts)
+        self._ports = usable_ports(topology.hcas)
+        self._port_use: Counter[str] = Counter()
+        self._taken_mib: Counter[int] = Counter()
+        self._free_slots = list(range(MAX_ENGINES))
+        self._shares = floats(facts) is not None
+        self._planned: list[Fit] = []
+        if expected:
+            self._plan(expected)
 
-    def taken(self, replica: ReplicaBinding) -> None:
+    def taken(self, replica: ReplicaBinding, mem_mib: int = 0) -> None:
         """Account for a replica that runs here already."""
-        self.free_slots.remove(replica.slot)
+        self._free_slots.remove(replica.slot)
         if replica.pinned:
-            self.free_cores = [core for core in self.free_cores if core not in replica.cores]
-        self.free_gpus = [gpu for gpu in self.free_gpus if gpu.visible_id not in replica.gpus]
-        if replica.hca is not None:
-            self.hca_use[replica.hca] += 1
+            self._free_cores = without(self._free_cores, replica.cores, self.facts.topology)
+        self._free_gpus = [gpu for gpu in self._free_gpus if gpu.visible_id not in replica.gpus]
+        self._port_use.update(replica.hca.split(",") if replica.hca else ())
+        for node in replica.mem_nodes:
+            self._taken_mib[node] += mem_mib // len(replica.mem_nodes)
 
     def place(self, demand: Demand) -> Place:
         """The next replica's share. The caller has made sure that slot and GPUs suffice."""
-        gpus = self._take_gpus(demand.gpus)
-        near = {gpu.numa for gpu in gpus if gpu.numa is not None}
-        pinned = not self.share_cores and len(self.free_cores) >= demand.cores
-        cores = self._take_cores(demand.cores, near) if pinned else self.facts.cpus
-        mem_node = self._mem_node(cores) if pinned else None
-        return Place(
-            slot=self.free_slots.pop(0),
-            cores=cores,
-            pinned=pinned,
-            mem_node=mem_node,
-            gpus=tuple(gpu.visible_id for gpu in gpus),
-            hca=self._take_hca(near or ({mem_node} if mem_node is not None else set())),
+        shares = self._shares
+        if self._planned:
+            fit = self._planned.pop(0)
+        else:
+            found = None if shares else optimum(self._free([_want(demand)]), [_want(demand)])
+            shares = found is None
+            (fit,) = found or self._without_cores([_want(demand)])
+        fit_gpus = [part.gpu for part in fit.parts if part.gpu is not None]
+        ports = dict.fromkeys(part.port for part in fit.parts if part.port is not None)
+        place = Place(
+            slot=self._free_slots[0],
+            cores=self.facts.cpus if shares else fit.cpus,
+            pinned=not shares,
+            mem_nodes=fit.mem_nodes,
+            gpus=tuple(gpu.visible_id for gpu in fit_gpus),
+            hca=",".join(ports) or None,
+            remark=remark_of(self.facts.topology, fit),
         )
+        self.taken(bound("", demand, self.facts, place), demand.mem_mib)
+        return place
 
-    def _take_gpus(self, count: int) -> list[GpuFact]:
-        """From one NUMA node if one has enough, the one with least to spare; in their order."""
-        if count == 0:
-            return []
-        by_numa: dict[int | None, list[GpuFact]] = {}
-        for gpu in self.free_gpus:
-            by_numa.setdefault(gpu.numa, []).append(gpu)
-        enough = [gpus for gpus in by_numa.values() if len(gpus) >= count]
-        chosen = (min(enough, key=len) if enough else self.free_gpus)[:count]
-        self.free_gpus = [gpu for gpu in self.free_gpus if gpu not in chosen]
-        return chosen
+    def _plan(self, expected: Sequence[Demand]) -> None:
+        wants = [_want(demand) for demand in expected]
+        found = None if self._shares else optimum(self._free(wants), wants)
+        if found is None:
+            self._shares = True
+            found = self._without_cores(wants)
+        self._planned = found
 
-    def _take_cores(self, count: int, near: set[int]) -> tuple[int, ...]:
-        """Cores of the NUMA nodes in ``near`` first; without a wish, of the NUMA node with most
-        to spare, so that a replica stays in one. The node's first core is the last to go: agent
-        and Ray keep it while there are enough others."""
-        kept = min(self.facts.cpus)
-        domains = self._domains()
-        free = {index: [c for c in self.free_cores if domains.get(c) == index] for index in
-                dict.fromkeys(domains.get(c) for c in self.free_cores)}  # fmt: skip
+    def _without_cores(self, wants: Sequence[Want]) -> list[Fit]:
+        found = optimum(self._free(wants, share=True), wants)
+        assert found is not None, "the caller has counted the GPUs"
+        return found
 
-        def rank(index: int | None) -> tuple[bool, bool, int, int]:
-            spare = len([core for core in free[index] if core != kept])
-            return (index not in near, spare < count, -spare, -1 if index is None else index)
-
-        ordered = [core for index in sorted(free, key=rank) for core in free[index]]
-        ordered.sort(key=lambda core: core == kept)
-        chosen = ordered[:count]
-        self.free_cores = [core for core in self.free_cores if core not in chosen]
-        return tuple(sorted(chosen))
-
-    def _domains(self) -> dict[int, int]:
-        return {core: numa.index for numa in self.facts.topology.numa for core in numa.cpus}
-
-    def _mem_node(self, cores: Iterable[int]) -> int | None:
-        """The NUMA node that holds all the cores; None where there is only one to choose, or the
-        cores lie in several."""
-        with_memory = self.facts.topology.memory_nodes
-        domains = self._domains()
-        used = {domains.get(core) for core in cores}
-        if len(with_memory) < 2 or len(used) != 1:
-            return None
-        (index,) = used
-        return index if any(numa.index == index for numa in with_memory) else None
-
-    def _take_hca(self, near: set[int]) -> str | None:
-        """An active port of the fastest class: nearest, then least used, then by name."""
-        active = [
-            (hca, port)
-            for hca in self.facts.topology.hcas
-            if hca.fabric != "ethernet"
-            for port in hca.ports
-            if port.state == "ACTIVE"
-        ]
-        if not active:
-            return None
-        fastest = max(port.rate_gbps for _, port in active)
-
-        def rank(pair: tuple[Hca, HcaPort]) -> tuple[bool, int, str, int]:
-            hca, port = pair
-            return (hca.numa not in near, self.hca_use[_name(pair)], hca.name, port.number)
-
-        best = min((pair for pair in active if pair[1].rate_gbps >= fastest / 2), key=rank)
-        self.hca_use[_name(best)] += 1
-        return _name(best)
+    def _free(self, wants: Sequence[Want], *, share: bool = False) -> Free:
+        cores, width = as_wide(self._free_cores, wants)
+        return Free(
+            topology=self.facts.topology,
+            cores=cores,
+            width=0 if share else width,
+            gpus=tuple(self._free_gpus),
+            ports=self._ports,
+            keep=self._cores[0].cpus[0] if self._cores else None,
+            mem_mib=free_memory(self.facts.topology, self._taken_mib),
+            port_use=dict(self._port_use),
+        )
 
 
 def bound(replica: str, demand: Demand, facts: NodeFacts, place: Place) -> ReplicaBinding:
@@ -172,16 +168,12 @@ def bound(replica: str, demand: Demand, facts: NodeFacts, place: Place) -> Repli
         slot=place.slot,
         cores=place.cores,
         pinned=place.pinned,
-        mem_node=place.mem_node,
+        mem_nodes=place.mem_nodes,
         gpus=place.gpus,
         hca=place.hca,
+        remark=place.remark,
     )
 
 
-def needs_sharing(facts: NodeFacts, demands: Sequence[Demand]) -> bool:
-    """Whether these replicas together want more cores than the node has."""
-    return sum(demand.cores for demand in demands) > len(facts.cpus)
-
-
-def _name(pair: tuple[Hca, HcaPort]) -> str:
-    return f"{pair[0].name}:{pair[1].number}"
+def _want(demand: Demand) -> Want:
+    return Want(gpus=demand.gpus, cpus=demand.cores, mem_mib=demand.mem_mib)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from exaslurm.bind.cost import Cost, cost, distances, home_of, left_of, unevenness
-from exaslurm.bind.distance import port_name, usable_ports
+from exaslurm.bind.distance import port_name
 from exaslurm.bind.fits import fits_of, in_order
 from exaslurm.bind.flow import transport
 from exaslurm.bind.options import Option, Options, Wanted
@@ -51,7 +51,7 @@ class _Search:
         self._free = free
         self._wants = wants
         self._far = distances(free.topology)
-        self._ports = Ports(self._far)
+        self._ports = Ports(self._far, free.ports)
         self._options = Options(free, self._far, self._ports)
         self._there = Counter(core.numa for core in free.cores)
         self._all_gpus = frozenset(range(len(free.gpus)))
@@ -185,7 +185,7 @@ class _Search:
         return [least[want] for want in self._wants]
 
     def _least_port_use(self) -> int:
-        names = [port_name(pair) for pair in usable_ports(self._free.topology)]
+        names = [port_name(pair) for pair in self._free.ports]
         ranks = sum(max(1, want.gpus) for want in self._wants)
         use = Counter(self._free.port_use)
         use.update(name for name in evenly([names] * ranks, use) if name is not None)

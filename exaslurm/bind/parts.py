@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from exaslurm.core.topology import Core, Gpu, NodeTopology
+from exaslurm.core.topology import Core, Gpu, Hca, HcaPort, NodeTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,9 @@ class Free:
     """What may be handed out.
 
     ``cores`` are whole cores, each with those of its logical CPUs that Slurm granted; each counts
-    as ``width`` CPUs. ``keep`` is the first logical CPU of the core that is the last to go (agent
-    and Ray are on it); ``mem_mib`` is what is free of each NUMA node with memory of its own, and
+    as ``width`` CPUs (0: cores are shared, and not handed out). ``ports`` are those that engines
+    may use. ``keep`` is the first logical CPU of the core that is the last to go (agent and Ray
+    are on it); ``mem_mib`` is what is free of each NUMA node with memory of its own, and
     ``port_use`` how many ranks use a port already.
     """
 
@@ -40,13 +41,14 @@ class Free:
     cores: tuple[Core, ...]
     width: int = 1
     gpus: tuple[GrantedGpu, ...] = ()
+    ports: tuple[tuple[Hca, HcaPort], ...] = ()
     keep: int | None = None
     mem_mib: Mapping[int, int] = field(default_factory=dict)
     port_use: Mapping[str, int] = field(default_factory=dict)
 
     def cores_of(self, want: Want) -> int:
         """How many cores a replica takes: at least one, and no part of one."""
-        return max(1, -(-want.cpus // self.width))
+        return max(1, -(-want.cpus // self.width)) if self.width else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
-from exaslurm.bind.distance import Distances, port_name, usable_ports
-from exaslurm.core.topology import Gpu
+from exaslurm.bind.distance import Distances, port_name
+from exaslurm.core.topology import Gpu, Hca, HcaPort
 
 
 class Ports:
-    """The ports of a node that are worth using."""
+    """The ports that may be used, by how near they are."""
 
-    def __init__(self, far: Distances) -> None:
+    def __init__(self, far: Distances, ports: Sequence[tuple[Hca, HcaPort]]) -> None:
         self._far = far
-        self._ports = usable_ports(far.topology)
+        self._ports = ports
         self._known: dict[tuple[Gpu | None, int | None], tuple[int, list[str]]] = {}
 
     def nearest(self, gpu: Gpu | None, home: int | None) -> tuple[int, list[str]]:

@@ -21,17 +21,19 @@ class RankBinding:
     slot: int
     cores: tuple[int, ...]
     pinned: bool
-    mem_node: int | None
+    mem_nodes: tuple[int, ...]
     gpus: tuple[str, ...]
     hca: str | None
+    remark: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaBinding:
     """One replica's place. ``slot`` counts from 0 on its node; ``cores`` are logical CPUs;
-    ``mem_node`` is the NUMA node of its memory (None: left to the kernel); ``gpus`` are visible
-    ids; ``hca`` is ``device:port`` or None. ``pinned`` is false where the node has fewer CPUs
-    than Slurm was told, so that its replicas share them.
+    ``mem_nodes`` are the NUMA nodes of its memory (empty: left to the kernel); ``gpus`` are visible
+    ids; ``hca`` is ``device:port``, or several of them with commas between, or None. ``pinned`` is
+    false where the node has fewer CPUs than Slurm was told, so that its replicas share them.
+    ``remark`` says what of it is not as near as it should be (None: nothing).
 
     A replica over several nodes is a gang: ``ranks`` are its parts, one a node, and the other
     fields are those of one part: of rank 0, or (``on_node``) of the part that an agent shall run.
@@ -47,11 +49,17 @@ class ReplicaBinding:
     slot: int
     cores: tuple[int, ...]
     pinned: bool
-    mem_node: int | None
+    mem_nodes: tuple[int, ...]
     gpus: tuple[str, ...]
     hca: str | None
+    remark: str | None = None
     ranks: tuple[RankBinding, ...] = ()
     attempt: int = 0
+
+    @property
+    def mem_node(self) -> int | None:
+        """The NUMA node of all its memory; None if there are several, or nobody chose."""
+        return self.mem_nodes[0] if len(self.mem_nodes) == 1 else None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -77,9 +85,10 @@ class ReplicaBinding:
                     slot=part.slot,
                     cores=part.cores,
                     pinned=part.pinned,
-                    mem_node=part.mem_node,
+                    mem_nodes=part.mem_nodes,
                     gpus=part.gpus,
                     hca=part.hca,
+                    remark=part.remark,
                 )
         raise KeyError(node)
 

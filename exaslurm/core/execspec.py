@@ -14,7 +14,7 @@ class ExecSpec:
     environment is the node's, less ``unset``, plus ``env``, plus ``secret_env``: variable -> path
     of a private file (0600, own uid) whose content becomes the value, so that no secret is ever
     in argv or in this data. ``cores`` are logical CPUs (empty: all that the step may use);
-    ``mem_node`` is the NUMA node that memory is bound to (None: the kernel decides). ``log`` is
+    ``mem_nodes`` are the NUMA nodes that memory is bound to (empty: the kernel decides). ``log`` is
     the file that stdout and stderr are appended to (None: init's own), ``cwd`` the working
     directory (None: the node's runtime directory).
     """
@@ -24,6 +24,6 @@ class ExecSpec:
     unset: tuple[str, ...] = ()
     secret_env: Mapping[str, str] = field(default_factory=dict)
     cores: tuple[int, ...] = ()
-    mem_node: int | None = None
+    mem_nodes: tuple[int, ...] = ()
     log: str | None = None
     cwd: str | None = None

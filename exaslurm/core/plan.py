@@ -121,7 +121,8 @@ class ComponentPlan:
     ``directives`` are the ``#SBATCH`` options in order, by long name without dashes, with
     ``None`` for an option without a value. ``cpus_per_node``, ``mem_mib_per_node`` (None: not
     asked for) and ``gpus_per_node`` are what was asked of Slurm for each node; ``kind_gpus`` and
-    ``kind_cores`` are what a node of the kind has for replicas (None: not known).
+    ``kind_cores`` are what a node of the kind has for replicas (None: not known), and
+    ``reserved_cpus`` what the site keeps to itself of each.
     """
 
     het_group: int
@@ -135,6 +136,7 @@ class ComponentPlan:
     directives: tuple[tuple[str, str | None], ...]
     kind_gpus: int | None = None
     kind_cores: int | None = None
+    reserved_cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

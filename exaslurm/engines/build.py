@@ -35,6 +35,6 @@ def build_engine(
         env={"PYTHONUNBUFFERED": "1", REPLICA_VARIABLE: replica.id, **model.engine.env},
         secret_env={KEY_VARIABLE: str(place.key_file)},
         cores=replica.cores,
-        mem_node=replica.mem_node,
+        mem_nodes=replica.mem_nodes,
         log=str(place.log),
     )

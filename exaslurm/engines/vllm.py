@@ -105,7 +105,7 @@ def build(
         unset=(*unset, "VLLM_API_KEY", "VLLM_CPU_KVCACHE_SPACE", "RAY_ADDRESS"),
         secret_env={KEY_VARIABLE: str(place.key_file)},
         cores=replica.cores,
-        mem_node=replica.mem_node,
+        mem_nodes=replica.mem_nodes,
         log=str(place.log),
         cwd=str(ReplicaDirs.of(place.node_dir, replica.id).tmp),
     )

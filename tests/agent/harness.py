@@ -79,7 +79,7 @@ def make_binding(port_base: int, slot: int = 0) -> ReplicaBinding:
     return ReplicaBinding(
         id=f"c000-r{slot:04d}", model="m", shard="base", node="n1", address="127.0.0.1",
         port=ports.engine_port(port_base, slot), slot=slot,
-        cores=(min(os.sched_getaffinity(0)),), pinned=True, mem_node=None, gpus=(), hca=None,
+        cores=(min(os.sched_getaffinity(0)),), pinned=True, mem_nodes=(), gpus=(), hca=None,
     )  # fmt: skip
 
 

@@ -90,8 +90,9 @@ def test_a_replica_stays_in_one_numa_node(model: Make, plan_of: Make, node: Make
     plan = plan_of([model("m", cores=3)], [("m", "a", 4)], nodes=1)
     binding = bind_cell(plan, plan.cells[0], [node(0, numa=2)])
     where = [(r.mem_node, {core // 8 for core in r.cores}) for r in binding.replicas]
-    # The second NUMA node has a core more to spare: the first one's first is the agent's.
-    assert where == [(1, {1}), (0, {0}), (1, {1}), (0, {0})]
+    assert where == [(0, {0}), (0, {0}), (1, {1}), (1, {1})]
+    # The first core is the agent's.
+    assert all(0 not in replica.cores for replica in binding.replicas)
 
 
 def test_a_replica_over_two_numa_nodes_is_bound_to_no_memory(

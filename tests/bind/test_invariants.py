@@ -126,12 +126,13 @@ def check(plan: Plan, binding: CellBinding, nodes: dict[str, NodeFacts], planned
             assert replica.cores == tuple(sorted(replica.cores))
             assert len(replica.cores) == (slot.cores if replica.pinned else len(facts.cpus))
             assert not replica.pinned or facts.cpus_granted == len(facts.cpus)
-            if replica.mem_node is not None:
-                assert set(replica.cores) <= set(facts.topology.numa[replica.mem_node].cpus)
+            home = {cpu: node.index for node in facts.topology.numa for cpu in node.cpus}
+            if replica.remark is None and replica.mem_nodes:
+                assert {home[cpu] for cpu in replica.cores} == set(replica.mem_nodes)
             active = {
                 f"{hca.name}:1" for hca in facts.topology.hcas if hca.ports[0].state == "ACTIVE"
             }
-            assert replica.hca in active if active else replica.hca is None
+            assert set((replica.hca or "").split(",")) <= (active or {""})
 
 
 def counts(replicas: list[Any]) -> list[tuple[str, int]]:

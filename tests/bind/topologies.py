@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from hypothesis import strategies as st
 
 from exaslurm.bind.cost import Cost, cost, distances, memory_of
-from exaslurm.bind.distance import port_name, usable_ports
-from exaslurm.bind.grant import free_of, granted_cores
+from exaslurm.bind.distance import port_name
+from exaslurm.bind.grant import as_wide, free_memory, granted_cores
 from exaslurm.bind.options import even_shares
 from exaslurm.bind.parts import Fit, Free, GrantedGpu, Part, Want
+from exaslurm.core.fabric import usable_ports
 from exaslurm.core.topology import Core, Gpu, GpuLink, Hca, HcaPort, NodeTopology, NumaNode
 
 
@@ -132,11 +133,21 @@ def wants_for(
     return found
 
 
-def all_free(topology: NodeTopology, cpus: Sequence[int], gpus: Sequence[GrantedGpu],
-             wants: Sequence[Want]) -> Free:  # fmt: skip
+def all_free(
+    topology: NodeTopology, cpus: Sequence[int], gpus: Sequence[GrantedGpu], wants: Sequence[Want]
+) -> Free:
     """Nothing is taken yet; the first core is the agent's."""
-    cores = granted_cores(topology, cpus)
-    return free_of(topology, cores, gpus, wants, keep=cores[0].cpus[0])
+    granted = granted_cores(topology, cpus)
+    cores, width = as_wide(granted, wants)
+    return Free(
+        topology=topology,
+        cores=cores,
+        width=width,
+        gpus=tuple(gpus),
+        ports=usable_ports(topology.hcas),
+        keep=granted[0].cpus[0],
+        mem_mib=free_memory(topology, {}),
+    )
 
 
 def brute_force(free: Free, wants: Sequence[Want]) -> Cost:
@@ -217,7 +228,7 @@ def _splits(count: int, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _port_choices(free: Free, fits: Sequence[Fit]) -> Iterator[list[Fit]]:
-    names: list[str | None] = [port_name(pair) for pair in usable_ports(free.topology)]
+    names: list[str | None] = [port_name(pair) for pair in free.ports]
     number = sum(len(fit.parts) for fit in fits)
     for chosen in itertools.product(names or [None], repeat=number):
         left = iter(chosen)
@@ -235,7 +246,7 @@ def check_fits(free: Free, wants: Sequence[Want], fits: Sequence[Fit]) -> None:
     ids = [part.gpu.visible_id for fit in fits for part in fit.parts if part.gpu]
     assert len(ids) == len(set(ids))
     assert set(ids) <= {gpu.visible_id for gpu in free.gpus}
-    names = {port_name(pair) for pair in usable_ports(free.topology)}
+    names = {port_name(pair) for pair in free.ports}
     price, _ = memory_of(free, wants, fits)
     memory = {node.index for node in free.topology.memory_nodes}
     for want, fit in zip(wants, fits, strict=True):

@@ -43,7 +43,7 @@ def make_gang(gpus: tuple[str, ...] = ("0", "1", "2", "3"), **more: Any) -> Repl
     """Two nodes; the second has another slot free."""
     first = ReplicaBinding(
         id="c000-r0000", model="m", shard="base", node="n1", address="10.0.0.1", port=20020,
-        slot=0, cores=(0, 1), pinned=True, mem_node=0, gpus=gpus, hca=None, **more,
+        slot=0, cores=(0, 1), pinned=True, mem_nodes=(0,), gpus=gpus, hca=None, **more,
     )  # fmt: skip
     second = dataclasses.replace(
         first, node="n2", address="10.0.0.2", port=21024, slot=1, cores=(2, 3)

@@ -40,7 +40,7 @@ def build(plan: Plan, node_dir: Path = Path("/nowhere"), **binding: Any) -> Exec
     )  # fmt: skip
     replica: dict[str, Any] = {
         "id": "c000-r0000", "model": "m", "shard": "base", "node": "n1", "address": "10.0.0.1",
-        "port": 20020, "slot": 0, "cores": (4, 5), "pinned": True, "mem_node": 1, "gpus": (),
+        "port": 20020, "slot": 0, "cores": (4, 5), "pinned": True, "mem_nodes": (1,), "gpus": (),
         "hca": None, **binding,
     }  # fmt: skip
     return build_engine(
@@ -69,7 +69,7 @@ def test_cpu() -> None:
     assert spec.env["VLLM_CPU_OMP_THREADS_BIND"] == "4,5"
     assert spec.env["OMP_NUM_THREADS"] == "2"
     assert spec.env["HF_HUB_OFFLINE"] == "1"
-    assert (spec.cores, spec.mem_node) == ((4, 5), 1)
+    assert (spec.cores, spec.mem_nodes) == ((4, 5), (1,))
     assert {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "VLLM_API_KEY"} <= set(spec.unset)
     assert not any(name.endswith("VISIBLE_DEVICES") for name in spec.env)
 

@@ -1,0 +1,58 @@
+"""What of a replica's place is not as near as it should be, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from exaslurm.bind.cost import distances, home_of
+from exaslurm.bind.grant import granted_cores
+from exaslurm.bind.parts import Fit
+from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.facts import NodeFacts
+from exaslurm.core.topology import NodeTopology
+
+
+def remark_of(topology: NodeTopology, fit: Fit) -> str | None:
+    """A sentence, None where everything is near."""
+    far = distances(topology)
+    home = home_of(far, fit)
+    away = 0
+    for part in fit.parts:
+        near = part.gpu.gpu.numa if part.gpu is not None else None
+        near = home if near is None else near
+        away += sum(far.numa(near, core.numa) > 0 for core in part.cores)
+    found = []
+    if away:
+        what = "its GPU" if any(part.gpu for part in fit.parts) else "its other cores"
+        found.append(f"{away} of {len(fit.cores)} cores are not in the NUMA node of {what}")
+    elsewhere = set(fit.mem_nodes) - {core.numa for core in fit.cores}
+    if elsewhere:
+        nodes = ", ".join(map(str, sorted(elsewhere)))
+        found.append(f"some of its memory is in NUMA node {nodes}, its cores are not")
+    return "; ".join(found) or None
+
+
+def place_notes(
+    replicas: Sequence[ReplicaBinding], nodes: Mapping[str, NodeFacts], squeezed: Collection[str]
+) -> list[str]:
+    """A sentence for each node with replicas that are not as near as they should be, or share
+    cores though there are enough threads (``squeezed`` nodes have a sentence already)."""
+    by_node: dict[str, list[ReplicaBinding]] = {}
+    for replica in replicas:
+        for part in replica.parts():
+            by_node.setdefault(part.node, []).append(part)
+    notes = []
+    for node in sorted(by_node):
+        facts, parts = nodes[node], by_node[node]
+        told = [part for part in parts if part.remark]
+        if told:
+            more = f" (and {len(told) - 1} more on {node})" if len(told) > 1 else ""
+            notes.append(f"{node}: {told[0].id}: {told[0].remark}{more}")
+        shared = not all(part.pinned for part in parts)
+        if shared and node not in squeezed and facts.cpus_granted == len(facts.cpus):
+            cores = len(granted_cores(facts.topology, facts.cpus))
+            notes.append(
+                f"{node}: replicas share all its cores: no two of them may be on one core, and "
+                f"{cores} cores with {len(facts.cpus)} threads are too few for {len(parts)} of them"
+            )
+    return notes
