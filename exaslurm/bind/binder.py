@@ -47,6 +47,7 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
     rooms = Rooms(
         [_room(cell, facts, order, barred[facts.node]) for order, facts in enumerate(workers)],
         plan.survival,
+        {(item.model, item.shard): item.apart for item in cell.replica_sets},
     )
     wanted = [
         (replica, Demand.of(plan.model(model), shard))

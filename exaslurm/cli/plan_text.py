@@ -57,7 +57,7 @@ def _cells(plan: Plan) -> str:
     kinds: list[tuple[CellPlan, list[str]]] = []
     for cell in plan.cells:
         for first, names in kinds:
-            if (first.components, first.replica_sets) == (cell.components, cell.replica_sets):
+            if first.components == cell.components and _counts(first) == _counts(cell):
                 names.append(cell.name)
                 break
         else:
@@ -71,6 +71,10 @@ def _cells(plan: Plan) -> str:
             )
             label = ""
     return table(["CELL", "ROLE", "KIND", "NODES", "ASKED FOR"], rows)
+
+
+def _counts(cell: CellPlan) -> list[tuple[str, str, int]]:
+    return [(item.model, item.shard, item.count) for item in cell.replica_sets]
 
 
 def _asked(component: ComponentPlan) -> str:

@@ -25,7 +25,7 @@ def fill(rooms: Rooms, wanted: Sequence[tuple[T, Demand]], *, share: bool = Fals
     """Give every replica its nodes. ``share``: where no node has room, cores and memory may be
     shared."""
     filling: Filling[T] = Filling()
-    for item, demand in in_order(wanted, rooms.survival):
+    for item, demand in in_order(wanted, rooms):
         found = choose_rooms(rooms, demand)
         if not found and share:
             found = choose_rooms(rooms, demand, share=True)

@@ -14,7 +14,7 @@ for or granted: so they choose alike, and what fits into the plan fits into the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -118,7 +118,15 @@ class Room:
 class Rooms:
     """The nodes of a cell while replicas are given to them."""
 
-    def __init__(self, rooms: Sequence[Room], survival: Survival | None = None) -> None:
+    def __init__(
+        self,
+        rooms: Sequence[Room],
+        survival: Survival | None = None,
+        apart: Mapping[tuple[str, str], int | None] | None = None,
+    ) -> None:
+        """``apart``: how many replicas of a shard have to be on different nodes (None, or not in
+        it: as many as ``survival`` asks for)."""
+        self._apart = apart or {}
         self.rooms = sorted(rooms, key=lambda room: room.order)
         self.survival = survival or Survival()
         self.on_switch: Counter[str | None] = Counter()
@@ -143,7 +151,7 @@ class Rooms:
         shard = (demand.model, demand.shard)
         mine = self._stands.get(shard, ())
         shared = self._shared(mine)
-        apart = len(mine) < self.survival.anchors or bool(shared)
+        apart = len(mine) < self.apart(demand) or bool(shared)
         for room in self.rooms:
             if not apart and best_key is not None and room.replicas > best_key[0]:
                 continue
@@ -161,6 +169,11 @@ class Rooms:
             if best_key is None or key < best_key:
                 best, best_key = room, key
         return best
+
+    def apart(self, demand: Demand) -> int:
+        """How many replicas of the shard have to be on different nodes."""
+        apart = self._apart.get((demand.model, demand.shard))
+        return self.survival.anchors if apart is None else apart
 
     def nodes_of(self, demand: Demand) -> int:
         """How many nodes carry replicas of the shard."""
@@ -188,14 +201,14 @@ class Rooms:
         return len(below & shared)
 
 
-def in_order(wanted: Sequence[tuple[T, Demand]], survival: Survival) -> list[tuple[T, Demand]]:
+def in_order(wanted: Sequence[tuple[T, Demand]], rooms: Rooms) -> list[tuple[T, Demand]]:
     """Replicas in the order in which they get their places: the large ones first, while there is
     room in one piece; among equals first so many of every shard as have to be apart."""
     seen: Counter[tuple[str, str]] = Counter()
     ranked = []
     for item in wanted:
         shard = (item[1].model, item[1].shard)
-        ranked.append((seen[shard] >= survival.anchors, item))
+        ranked.append((seen[shard] >= rooms.apart(item[1]), item))
         seen[shard] += 1
     ranked.sort(key=lambda entry: (tuple(-part for part in entry[1][1].size()), entry[0]))
     return [item for _, item in ranked]

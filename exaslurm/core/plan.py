@@ -107,11 +107,13 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSet:
-    """How many replicas of one shard a cell holds."""
+    """How many replicas of one shard a cell holds. So many of them at least go ``apart``, to
+    different nodes, before others take the room (None: as many as ``Survival`` asks for)."""
 
     model: str
     shard: str
     count: int
+    apart: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

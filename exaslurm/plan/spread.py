@@ -49,6 +49,7 @@ class FilledCell:
     """A cell with its replicas: how many of each shard, and the loads of its parts."""
 
     counts: Mapping[Shard, int]
+    apart: Mapping[Shard, int | None]
     loads: tuple[Load, ...]
     standings: tuple[Standing, ...]
 
@@ -56,7 +57,10 @@ class FilledCell:
         """The counts in the order of the spec."""
         return tuple(
             ReplicaSet(
-                model=model.name, shard=shard.name, count=self.counts[model.name, shard.name]
+                model=model.name,
+                shard=shard.name,
+                count=self.counts[model.name, shard.name],
+                apart=self.apart[model.name, shard.name],
             )
             for model in models
             for shard in model.shards
@@ -112,15 +116,19 @@ class _Cell:
         self.index = index
         self.rooms = _imagined(ground, index)
         self.counts: Counter[Shard] = Counter()
+        self.anchors: Counter[Shard] = Counter()
 
     def load(self) -> float:
         return self.rooms.replicas / len(self.rooms.rooms)
 
-    def spare(self, demand: Demand) -> int:
-        """What the roomiest node would have room for."""
-        return max(
-            (room.spare(demand) for room in self.rooms.rooms if room.fits(demand)), default=0
-        )
+    def apart(self) -> dict[Shard, int]:
+        """How many replicas of each shard have to be on different nodes of the cell."""
+        return {shard: max(1, self.anchors[shard]) for shard in self.counts}
+
+    def spare(self, demand: Demand) -> tuple[int, int]:
+        """What the roomiest node, and all nodes together, would have room for."""
+        found = [room.spare(demand) for room in self.rooms.rooms if room.fits(demand)]
+        return max(found, default=0), sum(found)
 
     def put(self, demand: Demand, *, only_new: bool = False) -> bool:
         """Place one replica; false if no node has room, or too few have (or, with ``only_new``,
@@ -135,18 +143,25 @@ class _Cell:
 
 
 def _put_apart(cells: Sequence[_Cell], demand: Demand, count: int) -> int:
-    """Replicas to as many cells, and then nodes, as there are; the roomiest first. Answers how
-    many had room."""
+    """Replicas to different nodes, and to as many cells as have to be; the roomiest first. Answers
+    how many had room."""
     shard = (demand.model, demand.shard)
+    survival = cells[0].rooms.survival
+
+    def order(cell: _Cell) -> tuple[bool, int, int, int, int]:
+        roomiest, total = cell.spare(demand)
+        again = few_cells and cell.counts[shard] > 0
+        return (again, -roomiest, -total, cell.counts[shard], cell.index)
+
     for done in range(count):
-        order = sorted(
-            cells, key=lambda cell: (cell.counts[shard], -cell.spare(demand), cell.index)
-        )
-        if not (
-            any(cell.put(demand, only_new=True) for cell in order)
-            or any(cell.put(demand) for cell in order)
-        ):
-            return done
+        few_cells = sum(cell.counts[shard] > 0 for cell in cells) <= survival.cells
+        for cell in sorted(cells, key=order):
+            if cell.put(demand, only_new=True):
+                cell.anchors[shard] += 1
+                break
+        else:
+            if not any(cell.put(demand) for cell in sorted(cells, key=order)):
+                return done
     return count
 
 
@@ -177,12 +192,12 @@ def _as_bound(
     have none anywhere."""
     homeless: list[Demand] = []
     for cell in cells:
-        for demand in _without_room(cell.counts, cell.index, ground, demands):
+        for demand in _without_room(cell, cell.counts, ground, demands):
             shard = (demand.model, demand.shard)
             cell.counts[shard] -= 1
             for other in sorted(cells, key=_Cell.load):
                 more = Counter({**other.counts, shard: other.counts[shard] + 1})
-                if other is not cell and not _without_room(more, other.index, ground, demands):
+                if other is not cell and not _without_room(other, more, ground, demands):
                     other.counts = more
                     break
             else:
@@ -191,9 +206,9 @@ def _as_bound(
 
 
 def _without_room(
-    counts: Counter[Shard], index: int, ground: Ground, demands: Mapping[Shard, Demand]
+    cell: _Cell, counts: Counter[Shard], ground: Ground, demands: Mapping[Shard, Demand]
 ) -> list[Demand]:
-    filling = fill(_imagined(ground, index), _wanted(counts, demands))
+    filling = fill(_imagined(ground, cell.index, cell.apart()), _wanted(counts, demands))
     return [demand for _, demand in filling.homeless]
 
 
@@ -204,7 +219,7 @@ def _wanted(counts: Counter[Shard], demands: Mapping[Shard, Demand]) -> list[tup
 
 def _filled(cell: _Cell, ground: Ground, demands: Mapping[Shard, Demand]) -> FilledCell:
     """The cell as the binder will fill it."""
-    filling = fill(_imagined(ground, cell.index), _wanted(cell.counts, demands))
+    filling = fill(_imagined(ground, cell.index, cell.apart()), _wanted(cell.counts, demands))
     used: dict[str, Load] = {}
     for _, demand, rooms in filling.placed:
         for room in rooms:
@@ -223,10 +238,12 @@ def _filled(cell: _Cell, ground: Ground, demands: Mapping[Shard, Demand]) -> Fil
         )
         for _, demand, rooms in filling.placed
     )
-    return FilledCell(dict(cell.counts), tuple(loads), standings)
+    usual = {shard: min(count, ground.survival.anchors) for shard, count in cell.counts.items()}
+    apart = {shard: None if most == usual[shard] else most for shard, most in cell.apart().items()}
+    return FilledCell(dict(cell.counts), apart, tuple(loads), standings)
 
 
-def _imagined(ground: Ground, index: int) -> Rooms:
+def _imagined(ground: Ground, index: int, apart: Mapping[Shard, int] | None = None) -> Rooms:
     """The nodes of a cell, of which only the kind is known."""
     rooms: list[Room] = []
     for part in ground.cells[index]:
@@ -246,7 +263,7 @@ def _imagined(ground: Ground, index: int) -> Rooms:
                     barred=part.group.barred,
                 )
             )
-    return Rooms(rooms, ground.survival)
+    return Rooms(rooms, ground.survival, apart)
 
 
 def _no_room(demand: Demand, count: int, done: int, ground: Ground) -> str:
