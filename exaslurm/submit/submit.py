@@ -22,6 +22,7 @@ from exaslurm.errors import (
     ExaslurmError,
     StateError,
     SubmitAmbiguous,
+    SubmitRejected,
 )
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.plan.context import PlanContext
@@ -32,8 +33,10 @@ from exaslurm.rundir import GenerationDir, RunDir, state_root
 from exaslurm.site.load import load_site
 from exaslurm.site.paths import resolve
 from exaslurm.slurm.client import Slurm
+from exaslurm.slurm.types import JobId
 from exaslurm.spec.load import load_spec
 from exaslurm.submit import local, records
+from exaslurm.submit.exclude import exclude_option, excluded_nodes
 from exaslurm.submit.gateway import ensure_gateway
 from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.survey import GenerationSurvey, Surveyor
@@ -325,13 +328,26 @@ class _Submit:
             )
             self.talk(f"cell {intent.cell}: started as process {pid}")
             return replace(intent, job_id="local", pid=pid, start_ticks=ticks)
-        job = self.slurm.submit(
-            generation.script(intent.cell),
-            job_name=intent.job_name,
-            extra=(f"--comment={_comment(self.plan)}",),
-        )
+        job = self._submit_job(generation, intent)
         self.talk(f"cell {intent.cell}: submitted as job {job.id}")
         return replace(intent, job_id=job.id, cluster=job.cluster)
+
+    def _submit_job(self, generation: GenerationDir, intent: Submission) -> JobId:
+        """Submit without the nodes that earlier jobs could not use, or with them if Slurm says
+        that the others are too few: the preflight will leave them out again."""
+        script, comment = generation.script(intent.cell), f"--comment={_comment(self.plan)}"
+        known = excluded_nodes(self.run_dir, time.time())
+        option = exclude_option(self.plan.cell(intent.cell), known)
+        for item in known:
+            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.until_s))
+            self.talk(f"cell {intent.cell}: without {item.node} until {until}: {item.reason}")
+        try:
+            return self.slurm.submit(script, job_name=intent.job_name, extra=(comment, *option))
+        except SubmitRejected as error:
+            if not option or error.transient:
+                raise
+            self.talk(f"not without them: {error}")
+        return self.slurm.submit(script, job_name=intent.job_name, extra=(comment,))
 
     def _start_gateway(self, generation: int) -> None:
         if not self.plan.gateway.start_with_submit:
