@@ -54,9 +54,10 @@ def kfd_gpus(sys: Path, gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], tuple[Gpu
     order = {kfd_address(values): i for i, values in enumerate(by_node.values())}
     by_address = {kfd_address(values): node for node, values in zip(nodes, by_node.values(),
                                                                      strict=True)}  # fmt: skip
-    # What the driver lists comes first in its order, the rest of the bus after it.
     amd = [gpu for gpu in gpus if gpu.vendor == "amd"]
-    amd.sort(key=lambda gpu: (order.get(gpu.pci or "", len(order)), gpu.pci or ""))
+    if all(gpu.pci in order for gpu in amd):
+        amd.sort(key=lambda gpu: order[gpu.pci or ""])
+    # Else a cgroup hides some, and the only order of the whole node is that of the bus.
     completed = [
         _complete(gpu, index, by_address.get(gpu.pci or "")) for index, gpu in enumerate(amd)
     ]
@@ -73,13 +74,21 @@ def _complete(gpu: Gpu, index: int, node: Path | None) -> Gpu:
         return dataclasses.replace(gpu, index=index)
     banks = [properties(bank / "properties") for bank in (node / "mem_banks").glob("[0-9]*")]
     size = sum(bank.get("size_in_bytes", 0) for bank in banks) >> 20
-    unique = properties(node / "properties").get("unique_id")
+    values = properties(node / "properties")
+    unique = values.get("unique_id")
     return dataclasses.replace(
         gpu,
         index=index,
         uuid=gpu.uuid or (f"{unique:016x}" if unique else None),
+        name=gpu.name or _target(values.get("gfx_target_version", 0)),
         mem_mib=gpu.mem_mib or size or None,
     )
+
+
+def _target(version: int) -> str | None:
+    """90010 (9, 0, 10) is gfx90a: the stepping is one hexadecimal digit."""
+    major, minor, stepping = version // 10000, version // 100 % 100, version % 100
+    return f"gfx{major}{minor:x}{stepping:x}" if version else None
 
 
 def _links(
