@@ -13,15 +13,21 @@ import struct
 import time
 from dataclasses import dataclass
 
+from exaslurm.errors import PreflightFailed
+from exaslurm.fabric import perftest
 from exaslurm.fabric.handshake import HandshakeError, receive
+from exaslurm.fabric.perftest import RdmaMeasured
 
 _ORDER = struct.Struct("!BId")
-_READY, _ECHO, _SINK, _SOURCE, _END = range(1, 6)
+_READY, _ECHO, _SINK, _SOURCE, _RDMA, _END = range(1, 7)
+_PORT = struct.Struct("!H")
 _FRAME = struct.Struct("!I")
 _SUM = struct.Struct("!Qd")
 _BLOCK = 1 << 20
 _PING_BYTES = 64
 _BATCH, _WARM_UP = 50, 20
+_TOOLS = (perftest.LATENCY, perftest.BANDWIDTH)
+_TOOL_S = 20.0
 _MAX_SECONDS = 10.0
 
 
@@ -39,16 +45,28 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rdma:
+    """This node's port for ``perftest``, and the TCP port by which its tools find each other."""
+
+    device: str
+    ib_port: int
+    tcp_port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A round trip of 64 bytes in microseconds; Gbit/s from the caller and to it."""
+    """A round trip of 64 bytes in microseconds; Gbit/s from the caller and to it; ``rdma`` by
+    ``perftest`` (``rdma_error``: why that failed)."""
 
     rtt_us: float
     rtt_p99_us: float
     gbps_out: float
     gbps_in: float
+    rdma: RdmaMeasured | None = None
+    rdma_error: str | None = None
 
 
-def lead(sock: socket.socket, effort: Effort) -> Measured:
+def lead(sock: socket.socket, effort: Effort, rdma: Rdma | None = None) -> Measured:
     """The caller's side. OSError if the other end is gone or too slow."""
     sock.settimeout(effort.turn_s)
     sock.sendall(_ORDER.pack(_READY, 0, 0.0))
@@ -61,16 +79,24 @@ def lead(sock: socket.socket, effort: Effort) -> Measured:
     out = _gbps(size, seconds)
     sock.sendall(_ORDER.pack(_SOURCE, 0, effort.stream_s))
     back = _gbps(*_drain(sock))
+    by_rdma, rdma_error = None, None
+    if rdma is not None:
+        try:
+            by_rdma = _lead_rdma(sock, rdma)
+        except PreflightFailed as error:
+            rdma_error = str(error)
     sock.sendall(_ORDER.pack(_END, 0, 0.0))
     return Measured(
         rtt_us=round(statistics.median(trips) * 1e6, 1),
         rtt_p99_us=round(statistics.quantiles(trips, n=100, method="inclusive")[98] * 1e6, 1),
         gbps_out=round(out, 3),
         gbps_in=round(back, 3),
+        rdma=by_rdma,
+        rdma_error=rdma_error,
     )
 
 
-def follow(sock: socket.socket, effort: Effort) -> None:
+def follow(sock: socket.socket, effort: Effort, rdma: Rdma | None = None) -> None:
     """The other side, until the caller says that this is all. OSError as of ``lead``."""
     sock.settimeout(effort.turn_s)
     while True:
@@ -85,10 +111,38 @@ def follow(sock: socket.socket, effort: Effort) -> None:
             sock.sendall(_SUM.pack(*_drain(sock)))
         elif order == _SOURCE:
             _pour(sock, min(seconds, _MAX_SECONDS))
+        elif order == _RDMA:
+            _follow_rdma(sock, _TOOLS[count % len(_TOOLS)], rdma)
         elif order == _END:
             return
         else:
             raise HandshakeError(f"unknown order {order}")
+
+
+def _lead_rdma(sock: socket.socket, rdma: Rdma) -> RdmaMeasured:
+    outputs = []
+    sock.settimeout(2 * _TOOL_S)
+    peer = sock.getpeername()[0]
+    for number, tool in enumerate(_TOOLS):
+        sock.sendall(_ORDER.pack(_RDMA, number, 0.0))
+        (port,) = _PORT.unpack(receive(sock, _PORT.size))
+        if port == 0:
+            raise PreflightFailed(f"{tool} does not run on the other node")
+        outputs.append(
+            perftest.call(tool, rdma.device, rdma.ib_port, port, peer, timeout_s=_TOOL_S)
+        )
+    typical, p99 = perftest.latency_us(outputs[0])
+    gbps = perftest.bandwidth_gbps(outputs[1])
+    return RdmaMeasured(latency_us=typical, latency_p99_us=p99, gbps=round(gbps, 2))
+
+
+def _follow_rdma(sock: socket.socket, tool: str, rdma: Rdma | None) -> None:
+    if rdma is None:
+        sock.sendall(_PORT.pack(0))
+        return
+    with perftest.waiting(tool, rdma.device, rdma.ib_port, rdma.tcp_port) as listens:
+        sock.sendall(_PORT.pack(rdma.tcp_port if listens else 0))
+    sock.settimeout(_TOOL_S)
 
 
 def _round_trips(sock: socket.socket, effort: Effort) -> list[float]:

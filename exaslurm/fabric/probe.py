@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from exaslurm.fabric.handshake import CHECK, MEASURE, Hello, answer, call, welcome
-from exaslurm.fabric.measure import Effort, Measured, follow, lead
+from exaslurm.fabric.measure import Effort, Measured, Rdma, follow, lead
 from exaslurm.fabric.rounds import partners
 
 _HANDSHAKE_S = 5.0
@@ -67,8 +67,11 @@ class _Arrivals:
 class Probe:
     """Listens from the start on, so that peers may be told of ``port``; ``run`` does the rest."""
 
-    def __init__(self, address: str, key: bytes, *, port: int = 0) -> None:
+    def __init__(
+        self, address: str, key: bytes, *, port: int = 0, rdma: Rdma | None = None
+    ) -> None:
         self._key = key
+        self._rdma = rdma
         self._address = address
         self._arrivals = _Arrivals()
         self._listener = socket.create_server((address, port), backlog=512)
@@ -92,13 +95,13 @@ class Probe:
             if partner is None:
                 continue
             if partner > rank:
-                pairs.append(_measure(peers[partner].name, ours.get(partner), effort))
+                pairs.append(self._measure(peers[partner].name, ours.get(partner), effort))
                 continue
             with self._arrivals.changed:
                 theirs = self._arrivals.measure.get(partner)
             if theirs is not None:
                 with contextlib.suppress(OSError), theirs:
-                    follow(theirs, effort)
+                    follow(theirs, effort, self._rdma)
         for sock in ours.values():
             sock.close()
         return NodeResult(
@@ -202,6 +205,14 @@ class Probe:
             else:
                 return sock
 
+    def _measure(self, peer: str, sock: socket.socket | None, effort: Effort) -> PairResult:
+        if sock is None:
+            return PairResult(peer=peer, error="no connection")
+        try:
+            return PairResult(peer=peer, measured=lead(sock, effort, self._rdma))
+        except OSError as error:
+            return PairResult(peer=peer, error=_reason(error))
+
     def _wait_for_callers(self, ranks: Sequence[int], deadline: float) -> None:
         arrivals = self._arrivals
         with arrivals.changed:
@@ -209,15 +220,6 @@ class Probe:
                 lambda: all(rank in arrivals.measure for rank in ranks),
                 timeout=max(0.0, deadline - time.monotonic()),
             )
-
-
-def _measure(peer: str, sock: socket.socket | None, effort: Effort) -> PairResult:
-    if sock is None:
-        return PairResult(peer=peer, error="no connection")
-    try:
-        return PairResult(peer=peer, measured=lead(sock, effort))
-    except OSError as error:
-        return PairResult(peer=peer, error=_reason(error))
 
 
 def _prepare(sock: socket.socket, timeout_s: float) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -21,17 +24,28 @@ from exaslurm.fabric.handshake import (
     receive,
     welcome,
 )
-from exaslurm.fabric.measure import Effort
+from exaslurm.fabric.measure import Effort, Rdma
+from exaslurm.fabric.perftest import RdmaMeasured
 from exaslurm.fabric.probe import NodeResult, Peer, Probe
+from tests.fabric.test_perftest import BW, LAT
 
 KEY = b"k" * 32
 QUICK = Effort(rtt_s=0.02, pings=100, stream_s=0.03, step_s=2.0, turn_s=10.0)
 
 
 @contextlib.contextmanager
-def listening(count: int, keys: Sequence[bytes] = ()) -> Iterator[list[Probe]]:
+def listening(
+    count: int, keys: Sequence[bytes] = (), rdma: Sequence[Rdma | None] = ()
+) -> Iterator[list[Probe]]:
     """Probes on 127.0.0.1, 127.0.0.2, ..."""
-    probes = [Probe(f"127.0.0.{n + 1}", keys[n] if n < len(keys) else KEY) for n in range(count)]
+    probes = [
+        Probe(
+            f"127.0.0.{n + 1}",
+            keys[n] if n < len(keys) else KEY,
+            rdma=rdma[n] if n < len(rdma) else None,
+        )
+        for n in range(count)
+    ]
     try:
         yield probes
     finally:
@@ -224,3 +238,42 @@ class _Recorder:
 
     def close(self) -> None:
         pass
+
+
+STAND_IN = """#!{python}
+import socket, sys
+words = sys.argv[1:]
+port = int(words[words.index("--port") + 1])
+if words[-1].startswith("-"):
+    server = socket.create_server(("", port))
+    sock, _ = server.accept()
+    sock.sendall(b"x")
+else:
+    sock = socket.create_connection((words[-1], port), timeout=5)
+    assert sock.recv(1) == b"x"
+    print(open(sys.argv[0] + ".txt").read())
+"""
+
+
+def test_the_hardwares_own_tools_by_order_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With stand-ins for both tools that meet as the real ones do."""
+    for name, output in (("ib_write_lat", LAT), ("ib_write_bw", BW)):
+        path = tmp_path / name
+        path.write_text(STAND_IN.format(python=sys.executable))
+        path.chmod(0o755)
+        path.with_name(f"{name}.txt").write_text(output)
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    rdma = Rdma(device="mlx5_0", ib_port=1, tcp_port=port)
+    with listening(3, rdma=[rdma, rdma, None]) as probes:
+        results = run(probes, peers_of(probes), range(3), 10.0)
+    one, two = (pair.measured for pair in results[0].pairs)
+    assert one is not None
+    assert one.rdma == RdmaMeasured(latency_us=1.05, latency_p99_us=1.19, gbps=197.21)
+    assert two is not None
+    assert two.rdma is None
+    assert two.rdma_error == "ib_write_lat does not run on the other node"
+    assert two.gbps_in > 0  # the rest is not lost
