@@ -17,12 +17,14 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from exaslurm.agent.affinity import cpus_of
 from exaslurm.agent.children import Child, Children
 from exaslurm.agent.engine_state import EngineState, StateFiles
 from exaslurm.agent.first_cause import RESTART_MARKER, TAIL_BYTES, cause_of_end
+from exaslurm.agent.fit import check_model
 from exaslurm.agent.gang import FollowerProbe, leader_gone, part_name
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
@@ -59,6 +61,8 @@ class EngineTools:
     files: IoThread
     place: Callable[[str], EnginePlace]
     probe: Callable[[ReplicaBinding], EngineProbe | FollowerProbe]
+    # Of the smallest GPU, None if nobody knows.
+    gpu_mem_gib: float | None = None
 
 
 class Engine:
@@ -168,6 +172,9 @@ class Engine:
         self._set(phase="staging")
         staged = await tools.stager.stage(model)
         self._set(stage_s=staged.seconds if self.status.stage_s is None else self.status.stage_s)
+        await tools.files.run(
+            check_model, model, Path(staged.path), tools.gpu_mem_gib, timeout_s=_FILE_S
+        )
         spec = build_engine(binding, tools.plan, staged.path, shard.served_names, self._place)
         if model.engine.kind == "vllm":
             await tools.options.check(spec.argv)

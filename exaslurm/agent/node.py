@@ -22,6 +22,7 @@ from exaslurm.agent.engine import EngineTools
 from exaslurm.agent.engine_state import StateFiles
 from exaslurm.agent.engines import Engines
 from exaslurm.agent.fabric import FabricWatch
+from exaslurm.agent.fit import smallest_gpu_gib
 from exaslurm.agent.gang import FollowerProbe
 from exaslurm.agent.head import EX_TEMPFAIL, HeadDuty, PortsTakenError
 from exaslurm.agent.health import Preflight
@@ -125,6 +126,7 @@ class NodeAgent:
             files=self._files,
             place=self._place_of,
             probe=lambda binding: self._probe_of(session, binding),
+            gpu_mem_gib=smallest_gpu_gib(self._facts.gpus),
         )
         self._engines = Engines(tools, self._changed)
         self._ray = RayNode(settings, self._facts, self._children, self._files, self._changed.set)

@@ -25,7 +25,9 @@ from exaslurm.errors import (
     SubmitRejected,
 )
 from exaslurm.keys.secrets import ensure_secrets
-from exaslurm.plan.context import PlanContext
+from exaslurm.models.shape import shape_of_source
+from exaslurm.plan.context import Findings, PlanContext
+from exaslurm.plan.fit import check_fit
 from exaslurm.plan.planner import make_plan
 from exaslurm.render.scripts import job_name, render_all
 from exaslurm.render.templates import search_path
@@ -68,7 +70,9 @@ def make_plan_for(
 ) -> Plan:
     """The sealed plan of a spec file (or of ``text``, which is then said to be from that file).
 
-    Raises SpecError, SiteError or PlanError with every problem found.
+    Reads the models' files where they are on this machine: what of them cannot work as the spec
+    asks is found now, and not on the nodes. Raises SpecError, SiteError or PlanError with every
+    problem found.
     """
     spec = load_spec(spec_path, text)
     machine = load_site(site or spec.site, environ)
@@ -80,7 +84,12 @@ def make_plan_for(
         environ_defaults={k: v for k, v in environ.items() if k.startswith("SBATCH_")},
         variables={name: environ[name] for name in machine.variables if name in environ},
     )
-    return make_plan(spec, machine, context)
+    plan = make_plan(spec, machine, context)
+    shapes = {model.name: shape_of_source(model.source) for model in plan.models}
+    findings = Findings()
+    check_fit(spec, plan.models, {k: shape for k, shape in shapes.items() if shape}, findings)
+    findings.stop_if_any()
+    return plan
 
 
 def run_dir_for(plan: Plan, environ: Mapping[str, str], *, site: str | None = None) -> RunDir:

@@ -30,6 +30,11 @@ options:
   --shutdown-timeout SHUTDOWN_TIMEOUT
   --disable-access-log-for-endpoints DISABLE_ACCESS_LOG_FOR_ENDPOINTS
   --max-model-len MAX_MODEL_LEN
+  --nnodes NNODES, -n NNODES
+  --node-rank NODE_RANK, -r NODE_RANK
+  --master-addr MASTER_ADDR
+  --master-port MASTER_PORT
+  --headless
 """
 
 METRICS = """# HELP vllm:num_requests_running Number of requests.
