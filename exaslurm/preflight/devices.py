@@ -94,30 +94,29 @@ def check_fabric(host: Host, topology: NodeTopology) -> Iterator[Check]:
         return
     rates = [port.rate_gbps for hca in devices for port in hca.ports if port.state == "ACTIVE"]
     best = max(rates, default=0.0)
+    wired = [hca for hca in devices if any(port.state == "ACTIVE" for port in hca.ports)]
     for hca in devices:
         active = [port for port in hca.ports if port.state == "ACTIVE"]
         if not active:
-            yield _inactive(hca)
+            yield _inactive(hca, alone=not wired)
         for port in active:
             name = f"{hca.name}:{port.number}"
             yield passed("ib.state", f"{port.state}, {port.link_layer}", subject=name)
             yield _rate(host, hca, port, best)
 
 
-def _inactive(hca: Hca) -> Check:
+def _inactive(hca: Hca, *, alone: bool) -> Check:
+    """A device without a port that is up. The second port of a card is a device of its own and
+    often not wired, on all nodes alike: so it is a failure if nothing else is up, or (as
+    ``uniform.fabric``) if more is up on other nodes."""
     port = hca.ports[0]
     name = f"{hca.name}:{port.number}"
     value = port.state + (f", {port.phys_state}" if port.phys_state else "")
-    if hca.fabric == "roce":
-        # Cards for storage or management networks are often there and not wired.
-        return warned(
-            "ib.state", value, "fine if it is not wired; else see `ip link`", subject=name
-        )
     remedy = (
-        "no cable, a dead switch port, or no subnet manager (ibstat, ibdiagnet): drain the node; "
-        "if the port is not in use, leave the device out of the site config's fabric"
+        "fine if it is not wired; else the cable, the switch port or the subnet manager "
+        "(ibstat, ibdiagnet, ip link): drain the node"
     )
-    return failed("ib.state", value, remedy, subject=name)
+    return (failed if alone else warned)("ib.state", value, remedy, subject=name)
 
 
 def _rate(host: Host, hca: Hca, port: HcaPort, best: float) -> Check:
