@@ -26,6 +26,7 @@ from exaslurm.plan.directives import Ask, JobOptions, directives, job_options
 from exaslurm.plan.node import node_environment
 from exaslurm.plan.notes import note_site, note_unused
 from exaslurm.plan.slots import Reserve, model_plan, spec_path
+from exaslurm.plan.split import check_ray
 from exaslurm.plan.spread import FilledCell, Ground, Load, spread
 from exaslurm.plan.survival import check_spread, survival_of
 from exaslurm.site.model import Site
@@ -60,6 +61,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         model_plan(spec, index, groups, reserve, context, findings)
         for index in range(len(spec.models))
     )
+    check_ray(spec, models, site.slurm.ray.enabled if spec.ray is None else spec.ray, findings)
     check_conditions(spec, groups, findings)
     findings.stop_if_any()
     cells = cells_of(conditioned(groups, models))
