@@ -12,6 +12,7 @@ from exaslurm.core import ports
 from exaslurm.core.fabric import PortFigures, usable_ports
 from exaslurm.core.topology import Hca
 from exaslurm.errors import ExaslurmError
+from exaslurm.fabric.counters import SYS
 from exaslurm.fabric.figures import Sampler
 from exaslurm.facts.rtt import rtt_us
 from exaslurm.facts.storage import storage_read_ms
@@ -28,10 +29,11 @@ class FabricWatch:
     """Figures of the ports that engines may use, on a thread of its own: some drivers ask the
     card for each counter, and a sick card takes its time."""
 
-    def __init__(self, settings: Settings, *, every_s: float = SAMPLE_S) -> None:
+    def __init__(self, settings: Settings, *, every_s: float = SAMPLE_S, sys: Path = SYS) -> None:
         self.figures: tuple[PortFigures, ...] = ()
         self._settings = settings
         self._every_s = every_s
+        self._sys = sys
         self._thread = IoThread("fabric")
 
     async def measures(self, address: str, files: IoThread) -> dict[str, float]:
@@ -57,7 +59,9 @@ class FabricWatch:
     async def run(self, hcas: Sequence[Hca]) -> None:
         """For ever: bring ``figures`` up to date."""
         plan = self._settings.plan.node.fabric
-        sampler = Sampler(usable_ports(hcas, plan.hcas), xmit_wait_bytes=plan.xmit_wait_bytes)
+        sampler = Sampler(
+            usable_ports(hcas, plan.hcas), self._sys, xmit_wait_bytes=plan.xmit_wait_bytes
+        )
         while True:
             try:
                 self.figures = await self._thread.run(sampler.sample, timeout_s=_READ_S)
