@@ -39,7 +39,7 @@ def spread_notes(
         for replica in replicas
         if everywhere[replica.model, replica.shard] == here[replica.model, replica.shard]
     ]
-    proof = prove(standings, plan.survival, no_switches="nothing is known of switches")
+    proof = prove(standings, plan.survival, nodes=[facts.above() for facts in nodes.values()])
     planned = sum(part.nodes for part in cell.components if part.role != "head")
     weak = tuple(
         item

@@ -36,4 +36,61 @@ def fill(rooms: Rooms, wanted: Sequence[tuple[T, Demand]], *, share: bool = Fals
         for room in found:
             rooms.take(room, demand)
         filling.placed.append((item, demand, found))
+    while _mend(rooms, filling):
+        pass
     return filling
+
+
+def _mend(rooms: Rooms, filling: Filling[T]) -> bool:
+    """Let two replicas change places where that helps a shard for which the nodes it needs were
+    taken when its turn came, and does not hurt the other one; false if there are no such two."""
+    stands: dict[Demand, list[Room]] = {}
+    for _, demand, found in filling.placed:
+        if demand.nodes == 1:
+            stands.setdefault(demand, []).append(found[0])
+    weak = {
+        demand: lacks
+        for demand, mine in stands.items()
+        if (lacks := rooms.weakness(demand, mine)) > (0, 0)
+    }
+    for demand, lacks in weak.items():
+        # Those on the nodes with most of them: the others may be what keeps the shard apart.
+        crowded = sorted(_different(stands[demand]), key=lambda room: -stands[demand].count(room))
+        for other, theirs in stands.items():
+            if other == demand or other.model != demand.model:
+                continue
+            before = rooms.weakness(other, theirs)
+            for there in _different(theirs):
+                if not rooms.helps(demand, stands[demand], there):
+                    continue
+                for here in crowded[: rooms.survival.anchors]:
+                    if (
+                        rooms.weakness(demand, _moved(stands[demand], here, there)) < lacks
+                        and rooms.weakness(other, _moved(theirs, there, here)) <= before
+                    ):
+                        _exchange(rooms, filling, (here, demand), (there, other))
+                        return True
+    return False
+
+
+def _exchange(
+    rooms: Rooms, filling: Filling[T], one: tuple[Room, Demand], other: tuple[Room, Demand]
+) -> None:
+    rooms.exchange(one, other)
+    for (old, demand), (new, _) in ((one, other), (other, one)):
+        at = next(
+            index
+            for index, (_, placed, found) in enumerate(filling.placed)
+            if placed == demand and found == (old,)
+        )
+        item = filling.placed[at][0]
+        filling.placed[at] = (item, demand, (new,))
+
+
+def _moved(stands: Sequence[Room], old: Room, new: Room) -> list[Room]:
+    at = next(index for index, room in enumerate(stands) if room is old)
+    return [*stands[:at], new, *stands[at + 1 :]]
+
+
+def _different(stands: Sequence[Room]) -> list[Room]:
+    return list({room.name: room for room in stands}.values())

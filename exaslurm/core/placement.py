@@ -58,7 +58,7 @@ class Demand:
         return (self.nodes, self.gpus, self.cores, self.mem_mib)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Room:
     """What is free on a node. ``order`` is its place among the nodes of the cell, ``switches``
     are all those above it. ``spare_gpus`` and ``spare_cores`` are for the preference among nodes
@@ -186,6 +186,29 @@ class Rooms:
         room.take(demand)
         self.on_switch[room.switch] += 1
         self.replicas += 1
+
+    def weakness(self, demand: Demand, stands: Sequence[Room]) -> tuple[int, int]:
+        """What the shard of ``demand`` lacks with its replicas on ``stands``: nodes, and switches
+        too many that each would end all of it. ``(0, 0)``: nothing."""
+        nodes = len({room.name for room in stands})
+        lacks = min(self.apart(demand), len(stands)) - nodes
+        return max(0, lacks), len(self._shared(stands)) if len(stands) > 1 else 0
+
+    def helps(self, demand: Demand, stands: Sequence[Room], room: Room) -> bool:
+        """Whether one of the replicas on ``stands`` may be better on ``room``."""
+        if room not in stands and self.weakness(demand, stands)[0]:
+            return True
+        shared = self._shared(stands)
+        return bool(shared) and not shared <= self._below[room.name]
+
+    def exchange(self, one: tuple[Room, Demand], other: tuple[Room, Demand]) -> None:
+        """Two replicas of one model, on a node each, change places."""
+        for (old, demand), (new, _) in ((one, other), (other, one)):
+            shard = (demand.model, demand.shard)
+            old.of_shard[shard] -= 1
+            new.of_shard[shard] += 1
+            stands = [room for room in self._stands[shard] if room.of_shard[shard]]
+            self._stands[shard] = stands if new in stands else [*stands, new]
 
     def _shared(self, mine: Sequence[Room]) -> frozenset[str]:
         """Switches that each would end all replicas of a shard."""

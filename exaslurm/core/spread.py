@@ -8,7 +8,7 @@ find is proved not to be there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,8 +91,15 @@ class Proof:
         return tuple(found)
 
 
-def prove(standings: Sequence[Standing], survival: Survival, *, no_switches: str) -> Proof:
-    """What the replicas that stand there outlive.
+def prove(
+    standings: Sequence[Standing],
+    survival: Survival,
+    *,
+    nodes: Iterable[Collection[str]] = (),
+    no_switches: str = "nothing is known of switches",
+) -> Proof:
+    """What the replicas that stand there outlive. ``nodes``: the switches above each node, also
+    of those without replicas.
 
     Where there is but one cell, or a switch is above every node, nothing can be done about its
     loss: such things are not looked at. ``no_switches`` says why no switch is known, if so.
@@ -101,8 +108,9 @@ def prove(standings: Sequence[Standing], survival: Survival, *, no_switches: str
     for standing in standings:
         shards.setdefault(standing.shard, []).append(standing)
     cells = {standing.cell for standing in standings}
-    above_all = frozenset.intersection(*(s.switches for s in standings)) if standings else None
-    switches = {name for s in standings for name in s.switches} - (above_all or set())
+    above = [frozenset(switches) for switches in nodes]
+    above_all = frozenset.intersection(*above) if above else frozenset[str]()
+    switches = frozenset(name for s in standings for name in s.switches) - above_all
     without: list[tuple[Thing, str]] = []
     checks: list[tuple[Thing, int]] = [("nodes", survival.nodes)] if survival.nodes else []
     if survival.switches and switches:
@@ -154,14 +162,12 @@ def _hit(sets: Sequence[frozenset[str]], most: int) -> tuple[str, ...] | None:
     return None
 
 
-def _ends_with(
-    standing: Standing, thing: Thing, above_all: frozenset[str] | None
-) -> frozenset[str]:
+def _ends_with(standing: Standing, thing: Thing, above_all: frozenset[str]) -> frozenset[str]:
     if thing == "nodes":
         return standing.nodes
     if thing == "cells":
         return frozenset({standing.cell})
-    return standing.switches - (above_all or frozenset())
+    return standing.switches - above_all
 
 
 def _many(thing: Thing, count: int) -> str:
