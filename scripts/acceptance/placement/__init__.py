@@ -1,0 +1,1 @@
+"""Placement: topology, pinning, fabric, sites, doctor."""
