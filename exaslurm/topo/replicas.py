@@ -12,7 +12,7 @@ from exaslurm.errors import UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedReplica:
-    """A replica on this node. ``gpus`` are places in ``NodeTopology.gpus``, ``hca`` is
+    """A replica on this node. ``gpus`` are places in ``NodeTopology.gpus``, ``ports`` are
     ``device:port``. Where it is not pinned, its ``cpus`` are others' too."""
 
     id: str
@@ -20,7 +20,12 @@ class PlacedReplica:
     cpus: tuple[int, ...]
     pinned: bool
     gpus: tuple[int, ...]
-    hca: str | None
+    ports: tuple[str, ...]
+
+    @property
+    def hcas(self) -> tuple[str, ...]:
+        """The devices of its ports."""
+        return tuple(port.rpartition(":")[0] or port for port in self.ports)
 
 
 def replicas_on(
@@ -51,7 +56,7 @@ def _placed(replica: ReplicaBinding, topology: NodeTopology) -> PlacedReplica:
         cpus=replica.cores,
         pinned=replica.pinned,
         gpus=tuple(_places(replica.gpus, topology)),
-        hca=replica.hca,
+        ports=tuple(replica.hca.split(",")) if replica.hca else (),
     )
 
 

@@ -145,7 +145,7 @@ def _draw_domain(
         _device(canvas, x, at, w, _gpu_words(domain, number), gpu.pci, _tags(mine, replicas))
         at += _BOX + 4
     for hca in domain.hcas:
-        mine = [i for i, r in enumerate(replicas) if r.hca and r.hca.rpartition(":")[0] == hca.name]
+        mine = [i for i, replica in enumerate(replicas) if hca.name in replica.hcas]
         _device(canvas, x, at, w, hca_text(hca), hca.pci, _tags(mine, replicas))
         at += _BOX + 4
     for drive in domain.drives:
@@ -188,7 +188,7 @@ def _legend(canvas: _Canvas, y: float, replicas: Sequence[PlacedReplica]) -> flo
             _GAP + 28,
             y + 12,
             f"{replica.id} {replica.shard}: CPUs {as_list(replica.cpus) or '-'}{shared}"
-            f"{f', {replica.hca}' if replica.hca else ''}",
+            f"{''.join(f', {port}' for port in replica.ports)}",
         )
         y += _LINE
     return y

@@ -136,7 +136,7 @@ def replica_table(topology: NodeTopology, replicas: Sequence[PlacedReplica]) -> 
                 replica.shard,
                 ", ".join(str(topology.gpus[place].index) for place in replica.gpus) or "-",
                 as_list(replica.cpus) + ("" if replica.pinned else " (shared)"),
-                replica.hca or "-",
+                ", ".join(replica.ports) or "-",
             )
             for replica in replicas
         ),

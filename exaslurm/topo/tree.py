@@ -81,7 +81,7 @@ def _users(place: int, replicas: Sequence[PlacedReplica]) -> str:
 
 
 def _network_users(name: str, replicas: Sequence[PlacedReplica]) -> str:
-    names = [r.id for r in replicas if r.hca is not None and r.hca.rpartition(":")[0] == name]
+    names = [replica.id for replica in replicas if name in replica.hcas]
     return f"  [{', '.join(names)}]" if names else ""
 
 
