@@ -40,6 +40,7 @@ def status_text(status: DeploymentStatus) -> str:
         lines.append(f"  endpoint: {status.base_url}")
     if status.simulated:
         lines.append("  engines:  simulated (answers are made up)")
+    lines += [f"  spread:   {sentence}" for sentence in status.spread]
     lines += ["", _cells(status.cells)]
     replicas = [replica for cell in status.cells for replica in cell.replicas]
     if replicas:

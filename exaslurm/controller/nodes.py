@@ -233,5 +233,6 @@ class Membership:
             ray=report.ray,
             cause=node.cause or cause,
             fabric=() if silent else report.fabric,
+            switches=report.facts.above(),
             checks=report.preflight.checks if report.preflight is not None else (),
         )

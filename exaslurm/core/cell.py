@@ -134,7 +134,8 @@ class DesiredState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """One node as the controller sees it. ``excluded``: a check failed there that the others
-    passed, so that it carries nothing. ``checks`` are those that did not pass."""
+    passed, so that it carries nothing. ``checks`` are those that did not pass, ``switches`` those
+    above it, the topmost first."""
 
     node: str
     het_group: int
@@ -145,6 +146,7 @@ class NodeState:
     cause: str | None = None
     fabric: tuple[PortFigures, ...] = ()
     checks: tuple[Check, ...] = ()
+    switches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

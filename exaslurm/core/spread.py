@@ -99,7 +99,7 @@ def prove(
     no_switches: str = "nothing is known of switches",
 ) -> Proof:
     """What the replicas that stand there outlive. ``nodes``: the switches above each node, also
-    of those without replicas.
+    of those without replicas; with one of which they are not known, switches are not looked at.
 
     Where there is but one cell, or a switch is above every node, nothing can be done about its
     loss: such things are not looked at. ``no_switches`` says why no switch is known, if so.
@@ -111,6 +111,8 @@ def prove(
     above = [frozenset(switches) for switches in nodes]
     above_all = frozenset.intersection(*above) if above else frozenset[str]()
     switches = frozenset(name for s in standings for name in s.switches) - above_all
+    if not all(above):
+        switches = frozenset()
     without: list[tuple[Thing, str]] = []
     checks: list[tuple[Thing, int]] = [("nodes", survival.nodes)] if survival.nodes else []
     if survival.switches and switches:

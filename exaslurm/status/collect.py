@@ -23,6 +23,7 @@ from exaslurm.status import cause as judge
 from exaslurm.status.logs import last_words, router_error
 from exaslurm.status.model import CellStatus, DeploymentStatus, JobStatus, Source
 from exaslurm.status.routers import RouterView, ask_router, is_loopback
+from exaslurm.status.spread import spread_of
 from exaslurm.util.bounded import FILES_TIMEOUT_S, within
 from exaslurm.util.files import read_text
 from exaslurm.util.process import is_alive
@@ -292,6 +293,7 @@ class Collector:
             slurm_error=self._slurm_error,
             collected_s=time.time(),
             simulated=any(model.engine.kind == "simulated" for model in plan.models),
+            spread=spread_of(plan, cells),
         )
 
     def _router_may_live(self, router: RouterAddress) -> bool:

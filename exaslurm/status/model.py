@@ -75,7 +75,7 @@ class CellStatus:
 class DeploymentStatus:
     """A deployment at one moment. ``routers`` are those whose process is alive, as far as this
     host can tell; ``base_url`` is what an OpenAI client takes. ``slurm_error`` says why Slurm
-    could not be asked."""
+    could not be asked, ``spread`` which losses every shard outlives."""
 
     schema: Literal["exaslurm/status/1"] = STATUS_SCHEMA
     deployment: str
@@ -96,6 +96,7 @@ class DeploymentStatus:
     slurm_error: str | None
     collected_s: float
     simulated: bool = False
+    spread: tuple[str, ...] = ()
 
     @property
     def is_ready(self) -> bool:
