@@ -102,7 +102,7 @@ def replica_table(replicas: list[ReplicaStatus]) -> str:
         [
             item.id,
             f"{item.model}:{item.shard}",
-            item.node,
+            nodes_text(item),
             paint(item.state, _STATE_STYLE.get(item.state, "warn")),
             seconds(item.phases.reserve_s),
             seconds(item.phases.stage_s),
@@ -132,6 +132,11 @@ def replica_table(replicas: list[ReplicaStatus]) -> str:
     return f"{text}\n... and {left} more (--json shows all)" if left else text
 
 
+def nodes_text(replica: ReplicaStatus) -> str:
+    """Its node; of a replica over several nodes all, the one that answers first."""
+    return ",".join(replica.nodes) or replica.node
+
+
 def pins(replica: ReplicaStatus) -> str:
     """Planned cores, and the actual ones where they differ."""
     planned = ranges(replica.cores)
@@ -153,7 +158,9 @@ def ranges(numbers: tuple[int, ...]) -> str:
 
 
 def _per_node(replicas: list[ReplicaStatus]) -> str:
-    counts = Counter(replica.node for replica in replicas if replica.node)
+    counts = Counter(
+        node for replica in replicas for node in replica.nodes or (replica.node,) if node
+    )
     if not 0 < len(counts) <= 32:
         return ""
     return ", ".join(f"{node} {count}" for node, count in sorted(counts.items()))
