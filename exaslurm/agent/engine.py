@@ -15,12 +15,12 @@ import logging
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from exaslurm.agent.affinity import cpus_of
+from exaslurm.agent.affinity import look
 from exaslurm.agent.children import Child, Children
 from exaslurm.agent.engine_state import EngineState, StateFiles
 from exaslurm.agent.first_cause import RESTART_MARKER, TAIL_BYTES, cause_of_end
@@ -45,7 +45,6 @@ from exaslurm.util.iothread import IoThread
 log = logging.getLogger(__name__)
 
 _FILE_S = 10.0
-_AFFINITY_EVERY_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,8 @@ class Engine:
             was_healthy = self.status.load_s is not None
             self._set(
                 phase="failed", cause=cause, pid=None, start_ticks=None, load=None,
-                cpus_actual=None, load_s=None, restarts=self.status.restarts + 1,
+                cpus_actual=None, mems_actual=None, off_plan=None, load_s=None,
+                restarts=self.status.restarts + 1,
             )  # fmt: skip
             log.error("%s: %s", self._name, cause)
             if self.binding.ranks:
@@ -222,7 +222,7 @@ class Engine:
         times, children = self._tools.times, self._tools.children
         child = Child(self._name, state.pid, state.start, state.started_s)
         answered = time.monotonic()
-        scraped = measured = 0.0
+        scraped, looked = 0.0, time.monotonic()
         while True:
             pause_s = times.probe_s if self.status.phase == "loading" else times.watch_s
             ended = await children.wait_exit(child, pause_s)
@@ -243,11 +243,24 @@ class Engine:
                 load = await self._probe.load()
                 if load is not None and load != self.status.load:
                     self._set(load=load)
-            if now - measured >= _AFFINITY_EVERY_S and state.load_s is not None:
-                measured = now
-                cpus = cpus_of(await children.members(child))
-                if cpus and cpus != self.status.cpus_actual:
-                    self._set(cpus_actual=cpus)
+            if now - looked >= times.report_s:
+                looked = now
+                self._look(await children.members(child))
+
+    def _look(self, pids: Collection[int]) -> None:
+        """Where its processes may run, against the plan: somebody may have changed it."""
+        seen = look(self.binding, pids)
+        if seen is None:
+            return
+        if seen.off_plan is not None and self.status.off_plan is None:
+            log.error("%s: %s", self._name, seen.off_plan)
+        before = self.status
+        if (seen.cpus, seen.mem_nodes, seen.off_plan) != (
+            before.cpus_actual,
+            before.mems_actual,
+            before.off_plan,
+        ):
+            self._set(cpus_actual=seen.cpus, mems_actual=seen.mem_nodes, off_plan=seen.off_plan)
 
     async def _became_healthy(self, state: EngineState) -> EngineState:
         state = dataclasses.replace(

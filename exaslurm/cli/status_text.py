@@ -7,6 +7,7 @@ from collections import Counter
 from exaslurm.cli.fabric_text import fabric_lines
 from exaslurm.cli.output import paint, seconds, table
 from exaslurm.core.cell import ReplicaStatus
+from exaslurm.core.numbers import ranges
 from exaslurm.status.model import CellStatus, DeploymentStatus, Phase
 
 PHASE_STYLE: dict[Phase, str] = {
@@ -45,6 +46,9 @@ def status_text(status: DeploymentStatus) -> str:
     replicas = [replica for cell in status.cells for replica in cell.replicas]
     if replicas:
         lines += ["", replica_table(replicas)]
+    places = placement_table(replicas)
+    if places:
+        lines += ["", places]
     per_node = _per_node(replicas)
     if per_node:
         lines += ["", f"replicas per node: {per_node}"]
@@ -146,15 +150,47 @@ def pins(replica: ReplicaStatus) -> str:
     return planned if actual == planned else f"{planned} (runs on {actual})"
 
 
-def ranges(numbers: tuple[int, ...]) -> str:
-    """``0-3,8`` for 0, 1, 2, 3, 8."""
-    parts: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+def placement_table(replicas: list[ReplicaStatus]) -> str:
+    """One line a replica that has cores of its own: what was planned, what Slurm granted to the
+    step there, what the processes have."""
+    shown = [item for item in replicas if item.pinned][:MAX_REPLICA_ROWS]
+    if not shown:
+        return ""
+    rows = [
+        [
+            item.id,
+            item.node,
+            ranges(item.cores),
+            ranges(item.cores_granted) or "-",
+            "-" if item.cores_actual is None else ranges(item.cores_actual),
+            _memory(item),
+            _of(",".join(item.gpus), ",".join(item.gpus_granted)),
+            item.hca or "-",
+            _verdict(item),
+        ]
+        for item in shown
+    ]
+    cores = ["PLANNED", "GRANTED", "ACTUAL"]
+    return table(["REPLICA", "NODE", *cores, "MEMORY", "GPUS", "NETWORK", "PLACE"], rows)
+
+
+def _memory(replica: ReplicaStatus) -> str:
+    planned, actual = ranges(replica.mem_nodes), replica.mem_nodes_actual
+    if actual is None or not planned or actual == replica.mem_nodes:
+        return planned or "-"
+    return f"{planned} (from {ranges(actual) or 'any'})"
+
+
+def _of(planned: str, granted: str) -> str:
+    return f"{planned} of {granted}" if planned else "-"
+
+
+def _verdict(replica: ReplicaStatus) -> str:
+    if replica.off_plan is not None:
+        return paint("off plan", "bad")
+    if replica.cores_actual is None:
+        return "not seen"
+    return paint("as planned, far" if replica.remark else "as planned", "good")
 
 
 def _per_node(replicas: list[ReplicaStatus]) -> str:

@@ -289,13 +289,29 @@ class Cell:
             cause=self.cause(now),
             nodes=self.members.states(now),
             ray=self.ray.state(self.wanted_in_ray(now), now),
-            replicas=tuple(replica.status() for replica in self.replicas.values()),
+            replicas=tuple(
+                replica.status(self._facts(replica.binding.node))
+                for replica in self.replicas.values()
+            ),
             notes=(
                 *self.members.exclusions(),
                 *(self.binding.notes if self.binding else ()),
+                *self._off_plan(),
                 *self._warnings(now),
             ),
         )
+
+    def _facts(self, node: str) -> NodeFacts | None:
+        member = self.members.nodes.get(node)
+        return member.report.facts if member is not None and member.report is not None else None
+
+    def _off_plan(self) -> list[str]:
+        """Replicas whose processes are not where they were planned to be."""
+        return [
+            f"{status.id} on {status.node} is not where it was planned to be: {status.off_plan}"
+            for status in (replica.status() for replica in self.replicas.values())
+            if status.off_plan is not None
+        ]
 
     def _warnings(self, now: float) -> list[str]:
         """What will come of the nodes that are silent."""

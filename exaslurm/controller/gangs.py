@@ -85,7 +85,17 @@ class Gang:
                 cause=self.failure,
             )
         first = self._parts.get(self.binding.node)
-        return first and dataclasses.replace(first, restarts=self.binding.attempt)
+        return first and dataclasses.replace(
+            first, restarts=self.binding.attempt, off_plan=self._off_plan()
+        )
+
+    def _off_plan(self) -> str | None:
+        """What the first part with something to say says."""
+        for part in self.binding.parts():
+            status = self._parts.get(part.node)
+            if status is not None and status.off_plan is not None:
+                return f"rank {part.rank} on {part.node}: {status.off_plan}"
+        return None
 
 
 def processes_of(binding: ReplicaBinding, model: ModelPlan) -> tuple[ReplicaBinding, ...]:

@@ -16,6 +16,7 @@ from exaslurm.core.cell import (
     ReplicaState,
     ReplicaStatus,
 )
+from exaslurm.core.facts import NodeFacts
 from exaslurm.core.plan import ModelPlan, Plan, ShardPlan, TimeoutPlan
 
 # An engine that ended this often without having served in between is tried on another node.
@@ -221,8 +222,8 @@ class Replica:
         self.failures_forgiven = binding.attempt
         self.phases = PhaseTimes(reserve_s=self.phases.reserve_s)
 
-    def status(self) -> ReplicaStatus:
-        """For ``CellState``."""
+    def status(self, facts: NodeFacts | None = None) -> ReplicaStatus:
+        """For ``CellState``; ``facts`` are those of its node."""
         engine = self.engine
         return ReplicaStatus(
             id=self.id,
@@ -243,6 +244,14 @@ class Replica:
             gpus=self.binding.gpus,
             pid=engine.pid if engine else None,
             simulated=self.model.engine.kind == "simulated",
+            pinned=self.binding.pinned,
+            cores_granted=facts.cpus if facts else (),
+            gpus_granted=tuple(gpu.visible_id for gpu in facts.gpus) if facts else (),
+            mem_nodes=self.binding.mem_nodes,
+            mem_nodes_actual=engine.mems_actual if engine else None,
+            hca=self.binding.hca,
+            remark=self.binding.remark,
+            off_plan=engine.off_plan if engine else None,
         )
 
     def record(self, labels: Mapping[str, str]) -> ReplicaRecord:

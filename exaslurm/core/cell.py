@@ -61,7 +61,11 @@ class EngineLoad:
 class EngineStatus:
     """One engine as its agent sees it. ``pid`` and ``start_ticks`` (field 22 of
     /proc/PID/stat) together name the process. Of a replica over several nodes each agent reports
-    its own part, and which start of the whole it belongs to (``attempt``)."""
+    its own part, and which start of the whole it belongs to (``attempt``).
+
+    ``cpus_actual`` are the CPUs that any thread of it may run on, ``mems_actual`` the NUMA nodes
+    that its memory policy binds it to (None: not seen yet); ``off_plan`` says what of that is not
+    as planned."""
 
     replica: str
     phase: EnginePhase
@@ -74,6 +78,8 @@ class EngineStatus:
     load_s: float | None = None
     max_model_len: int | None = None
     cpus_actual: tuple[int, ...] | None = None
+    mems_actual: tuple[int, ...] | None = None
+    off_plan: str | None = None
     load: EngineLoad | None = None
     attempt: int = 0
 
@@ -152,7 +158,12 @@ class NodeState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """One replica as the controller sees it. ``nodes`` are all nodes of a replica over several,
-    ``node`` is the one that answers; cores, GPUs and process are that one's."""
+    ``node`` is the one that answers; cores, GPUs and process are that one's.
+
+    ``cores``, ``mem_nodes``, ``gpus`` and ``hca`` are what was planned; ``..._granted`` what Slurm
+    granted to the step on that node, for all replicas there; ``..._actual`` what the processes have
+    (None: not seen yet). ``remark`` says what of the plan is not as near as it should be,
+    ``off_plan`` what of the processes is not as planned."""
 
     id: str
     model: str
@@ -172,6 +183,14 @@ class ReplicaStatus:
     pid: int | None = None
     simulated: bool = False
     nodes: tuple[str, ...] = ()
+    pinned: bool = False
+    cores_granted: tuple[int, ...] = ()
+    gpus_granted: tuple[str, ...] = ()
+    mem_nodes: tuple[int, ...] = ()
+    mem_nodes_actual: tuple[int, ...] | None = None
+    hca: str | None = None
+    remark: str | None = None
+    off_plan: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,17 +98,32 @@ def judge_state(state: CellState, *, planned: int) -> Finding:
     match state.phase:
         case "nodes" | "ray" | "engines":
             if 0 < ready == planned:
-                return Finding("ready")
+                return _ready_or_off_plan(state.replicas)
             return Finding(state.phase, cause)
         case "serving" | "degraded":
             if ready >= planned > 0:
-                return Finding("ready")
+                return _ready_or_off_plan(state.replicas)
             missing = f"{ready} of {planned} replicas are ready"
             return Finding("degraded", cause or missing)
         case "stopping":
             return Finding("stopping", cause)
         case "failed":
             return Finding("failed", cause or "the cell failed")
+
+
+def _ready_or_off_plan(replicas: Sequence[ReplicaStatus]) -> Finding:
+    """Ready, and what is wrong all the same: processes that run elsewhere than planned take cores
+    or memory from others."""
+    for replica in replicas:
+        if replica.off_plan is not None:
+            return Finding(
+                "ready",
+                f"replica {replica.id} on {replica.node} is not where it was planned to be: "
+                f"{replica.off_plan}",
+                "find out who changed it (taskset, numactl, an engine option such as --numa-bind); "
+                "a restarted engine is pinned again",
+            )
+    return Finding("ready")
 
 
 def judge_records(ready: int, planned: int, *, known: bool) -> Finding:

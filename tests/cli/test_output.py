@@ -7,7 +7,7 @@ import io
 import pytest
 
 from exaslurm.cli.output import paint, seconds, table, use_colour
-from exaslurm.cli.status_text import ranges
+from exaslurm.core.numbers import ranges
 
 
 class Terminal(io.StringIO):
