@@ -166,6 +166,7 @@ def _component(
         directives=words,
         kind_gpus=ask.kind.known_gpus,
         kind_cores=ask.kind.known_cores,
+        reserved_cpus=ask.kind.reserved_cores,
     )
 
 
