@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exaslurm.controller.cell import Cell
+from exaslurm.controller.replicas import Replica
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import RayTarget
+from exaslurm.core.node_values import conditions
 from exaslurm.raycluster.client import RayClient, RayError, driver_environ
+from exaslurm.raycluster.selectors import selector
 from exaslurm.raycluster.start import NODE_LABEL, SLOT_RESOURCE, auth_env
 from exaslurm.rundir import RunDir
 from exaslurm.util.waiting import within
@@ -143,7 +146,7 @@ class RayWatch:
     async def _record_groups(self, client: RayClient) -> None:
         """Tell Ray what the controller decided, so that users' Ray work fits around it."""
         groups = {
-            replica.id: group_of(replica.binding)
+            replica.id: group_of(replica.binding, self._selectors(replica))
             for replica in self._cell.replicas.values()
             # vLLM's Ray executor makes a group of its own, for which the GPUs must be free.
             if replica.model.executor == "mp"
@@ -154,6 +157,16 @@ class RayWatch:
         elif any(state != "CREATED" for state in self.group_states.values()):
             self.group_states = await client.group_states(timeout_s=_CALL_S)
 
+    def _selectors(self, replica: Replica) -> dict[str, dict[str, str]]:
+        """What its model's conditions are in Ray's words, for each of its nodes."""
+        wanted = conditions(replica.model.constraints)
+        found = {}
+        for name in replica.binding.nodes:
+            node = self._cell.members.nodes.get(name)
+            if wanted and node is not None and node.report is not None:
+                found[name] = selector(wanted, node.report.facts.labels)
+        return found
+
     async def _drop(self) -> None:
         client, self._client = self._client, None
         self._groups_set = None
@@ -162,13 +175,17 @@ class RayWatch:
             await client.close()
 
 
-def group_of(binding: ReplicaBinding) -> dict[str, Any]:
+def group_of(
+    binding: ReplicaBinding, selectors: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, Any]:
     """The placement group of a replica: one bundle on each of its nodes. Cores that it shares
-    with other replicas (a node smaller than Slurm was told) are not taken from Ray's count."""
+    with other replicas (a node smaller than Slurm was told) are not taken from Ray's count.
+    ``selectors``: more label selectors, by node."""
     parts = binding.parts()
+    more = selectors or {}
     return {
         "bundles": [_bundle(part) for part in parts],
-        "selectors": [{NODE_LABEL: part.node} for part in parts],
+        "selectors": [{NODE_LABEL: part.node, **more.get(part.node, {})} for part in parts],
     }
 
 

@@ -21,6 +21,8 @@ import threading
 import time
 from typing import Any, TextIO
 
+from exaslurm.raycluster.selectors import matches
+
 NAMESPACE = "exaslurm"
 _PR_SET_PDEATHSIG = 1
 _CONNECT_PAUSE_S = 0.2
@@ -175,7 +177,7 @@ def _fits(entry: dict[str, Any], group: dict[str, Any]) -> bool:
     places: dict[Any, str] = entry.get("bundles_to_node_id", {})
     for index, selector in enumerate(group["selectors"]):
         found = labels.get(places.get(index, ""), {})
-        if any(found.get(key) != value for key, value in selector.items()):
+        if not all(matches(text, found.get(key)) for key, text in selector.items()):
             return False
     return True
 
