@@ -229,9 +229,8 @@ def _apptainer(
         "exec",
         *(flags[kind] for kind in kinds if kind in flags),
         *([] if container.home else ["--no-home"]),
-        # The directory where sbatch was called is nobody's business in there.
+        # The directory where sbatch was called is nobody's business in there; `enter` has left it.
         "--no-mount=cwd",
-        "--pwd=/",
         *(f"--bind={b.source}:{b.target}:{'ro' if b.read_only else 'rw'}" for b in binds),
         *(f"--bind={path}" for path in devices),
         *container.args,

@@ -110,6 +110,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     raise_limits()
     try:
         words, env = command(argv, environ)
+        # Apptainer goes on where it was called; its option for that has had two names.
+        os.chdir("/")
         os.execve(words[0], words, env)
     except ExaslurmError as error:
         reason = str(error) + (f" ({error.remedy})" if error.remedy else "")

@@ -5,6 +5,7 @@ from a real Apptainer (``tests/launch/test_container_lab.py``), and of the other
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import resource
 import subprocess
@@ -122,6 +123,28 @@ def test_golden(runtime: Runtime, device: Device) -> None:
     assert text == file.read_text()
 
 
+OPTIONS = json.loads((Path(__file__).parent / "data" / "options.json").read_text())
+
+
+@pytest.mark.parametrize("device", ["cuda", "rocm", "xpu"])
+@pytest.mark.parametrize("runtime", sorted(OPTIONS))
+def test_the_tools_know_their_options(runtime: Runtime, device: Device) -> None:
+    """As recorded from the tools' own help and pages."""
+    plan = make_plan(runtime, device)
+    if runtime in SRUN_RUNTIMES:
+        binds = containers.mounts(plan, RUN_DIR, GEN_DIR, PACKAGE)
+        words = list(containers.srun_words(plan, worker(plan), binds, Path("/edf.toml")))
+    else:
+        words = argv_of(plan)
+        words = words[2 : words.index(IMAGES[runtime])]
+    assert words
+    assert {word.split("=")[0] for word in words} <= set(OPTIONS[runtime]["options"].split())
+
+
+def test_singularity_is_told_what_apptainer_is() -> None:
+    assert argv_of(make_plan("singularity"))[1:] == argv_of(make_plan("apptainer"))[1:]
+
+
 @pytest.mark.parametrize("runtime", get_args(Runtime))
 def test_no_value_of_a_variable_is_an_argument(runtime: Runtime) -> None:
     node = plans.make_environment(python="python3", env={"HF_TOKEN": "hf_abcdef"})
@@ -230,7 +253,7 @@ def node(tmp_path: Path) -> dict[str, Path]:
     for name in ("bin", "shared", "tmp", "state/gen"):
         (tmp_path / name).mkdir(parents=True)
     runtime = tmp_path / "bin" / "apptainer"
-    runtime.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; echo "TMP=$APPTAINER_TMPDIR"; ulimit -l\n')
+    runtime.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; echo "TMP=$APPTAINER_TMPDIR"; pwd; ulimit -l\n')
     runtime.chmod(0o755)
     (tmp_path / "image.sif").touch()
     return {"root": tmp_path, "gen": tmp_path / "state" / "gen", "run": tmp_path / "state"}
@@ -273,7 +296,7 @@ def enter_in(
 def test_enter_becomes_the_runtime(node: dict[str, Path]) -> None:
     done = enter_in(node)
     assert done.returncode == 0, done.stderr
-    *words, tmp, locked = done.stdout.splitlines()
+    *words, tmp, cwd, locked = done.stdout.splitlines()
     assert words[0] == "exec"
     image = words.index(str(node["root"] / "image.sif"))
     command = words[image + 1 :]
@@ -282,6 +305,7 @@ def test_enter_becomes_the_runtime(node: dict[str, Path]) -> None:
     assert f"--bind={enter.PACKAGE}:{containers.PACKAGE_ROOT}/exaslurm:ro" in words
     assert tmp == f"TMP={node['root'] / 'tmp'}"
     assert "/not/on/this/node is not there" in done.stderr
+    assert cwd == "/"
     assert locked != "0"
 
 
