@@ -253,7 +253,9 @@ def node(tmp_path: Path) -> dict[str, Path]:
     for name in ("bin", "shared", "tmp", "state/gen"):
         (tmp_path / name).mkdir(parents=True)
     runtime = tmp_path / "bin" / "apptainer"
-    runtime.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; echo "TMP=$APPTAINER_TMPDIR"; pwd; ulimit -l\n')
+    runtime.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@"; echo "TMP=$APPTAINER_TMPDIR"; pwd; ulimit -l\n'
+    )
     runtime.chmod(0o755)
     (tmp_path / "image.sif").touch()
     return {"root": tmp_path, "gen": tmp_path / "state" / "gen", "run": tmp_path / "state"}
