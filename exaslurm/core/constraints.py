@@ -288,7 +288,7 @@ class _Parser:
         return self._test()
 
     def _test(self) -> Test:
-        name = self._next("a fact, such as ib_gbps")
+        name = self._next("a fact")
         if name.kind == "number":
             raise self._turned(name)
         if name.kind != "word":
@@ -322,7 +322,7 @@ class _Parser:
 
     def _example(self, name: str) -> str:
         example = {"number": f"{name} >= 1", "text": f"{name} == word", "names": f"{name}('word')"}
-        return f"write {example[self._facts[name].kind]}, for one"
+        return f"write {example[self._facts[name].kind]}"
 
     def _turned(self, number: _Token) -> ConstraintError:
         """``100 <= ib_gbps``, which people write too."""
@@ -372,10 +372,7 @@ class _Parser:
             raise _error(at, f"{name} is a plain number, without {token.unit}")
         dimension = _DIMENSION[fact.unit]
         if unit is None or _DIMENSION[unit] != dimension:
-            known = ", ".join(UNITS[dimension])
-            raise _error(
-                at, f"{name} is {dimension}, in {fact.unit}; {token.unit} is none: {known}"
-            )
+            raise _error(at, f"{name} is {dimension} in {fact.unit}, and {token.unit} is not")
         return UNITS[dimension][unit] / UNITS[dimension][fact.unit]
 
     def _made(self, name: _Token, op: str, values: tuple[float | str | bool, ...]) -> Test:
