@@ -14,6 +14,7 @@ from exaslurm.bind.gang import joined, parts_of
 from exaslurm.bind.node import NodePlacer, bound, floats, room_of
 from exaslurm.bind.remarks import place_notes
 from exaslurm.bind.spread import spread_notes
+from exaslurm.bind.stages import in_tensor_groups, link_notes
 from exaslurm.core.binding import CellBinding, ReplicaBinding
 from exaslurm.core.fabric import narrowed
 from exaslurm.core.facts import NodeFacts
@@ -66,7 +67,7 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
     ]
     if filling.homeless and (unexcused or not chosen):
         raise BindingMismatch(_mismatch(cell, unexcused or filling.homeless, workers, barred))
-    replicas = _bindings(cell, wanted, chosen, workers)
+    replicas = in_tensor_groups(plan, _bindings(cell, wanted, chosen, workers), by_name)
     notes = _notes(plan, workers, expected, filling, chosen)
     return CellBinding(
         deployment=plan.deployment,
@@ -77,6 +78,7 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
             *notes,
             *place_notes(replicas, by_name, filling.squeezed),
             *barred_notes(barred),
+            *link_notes(plan, replicas, by_name),
             *locality_notes(plan, replicas, by_name),
             *spread_notes(plan, cell, replicas, by_name),
         ),
@@ -124,7 +126,7 @@ def choose_node(
             if other.node == facts.node:
                 placer.taken(other, Demand.of(plan.model(other.model), other.shard).mem_mib)
         parts.append(bound(replica, demand, facts, placer.place(demand)))
-    return joined(parts)
+    return in_tensor_groups(plan, [joined(parts)], {facts.node: facts for facts in workers})[0]
 
 
 def worker_nodes(cell: CellPlan, nodes: Sequence[NodeFacts]) -> list[NodeFacts]:
