@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import sys
 from pathlib import Path
 
@@ -60,3 +62,15 @@ def test_another_version_of_ours() -> None:
     found = checked({"python": "3.11.2", "exaslurm": "0.9"})
     assert found["python.exaslurm"].value == "0.9; on the login node 1.0"
     assert found["python.vllm"].outcome == "skip"
+
+
+def test_an_exaslurm_that_is_not_installed_is_known_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A clone, or the host's package that is bound into a container."""
+
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert software.own_versions() == {"python": platform.python_version(), "exaslurm": __version__}
