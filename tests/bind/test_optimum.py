@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 
@@ -15,7 +16,12 @@ from exaslurm.core.topology import NodeTopology
 from tests.bind.topologies import all_free, brute_force, check_fits, grants, topologies, wants_for
 
 
-@settings(deadline=None, max_examples=150)
+def examples(number: int) -> int:
+    """So many in every run; EXASLURM_EXAMPLES asks for more."""
+    return int(os.environ.get("EXASLURM_EXAMPLES") or number)
+
+
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data())
 def test_never_worse_than_brute_force(data: st.DataObject) -> None:
     topology = data.draw(topologies(numa=3, gpus=4, hcas=3, cores=3))
@@ -37,7 +43,9 @@ def test_never_worse_than_brute_force(data: st.DataObject) -> None:
 
 
 # A large node is no clearer when it is a little smaller, and takes minutes to become so.
-@settings(deadline=None, max_examples=80, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(
+    deadline=None, max_examples=examples(60), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+)
 @given(data=st.data())
 def test_any_node(data: st.DataObject) -> None:
     topology = data.draw(topologies())
@@ -65,7 +73,7 @@ def test_any_node(data: st.DataObject) -> None:
             assert left[near] == 0 or not away
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_replicas_without_gpus_are_not_split_where_each_has_a_numa_node(
     data: st.DataObject,
