@@ -1,0 +1,76 @@
+"""A cell of four workers with a bad node comes up on three; the next one does without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acceptance.lab import Lab
+from acceptance.placement.labs import own_lab
+from acceptance.runner import Line
+
+TITLE = "a bad node is left out of its cell, named in status, and excluded from the next job"
+
+BAD = "c3"
+DEPLOYMENT = "spare"
+SPEC = f"""
+schema: exaslurm/v1
+deployment: {DEPLOYMENT}
+site: lab
+time_limit: "00:20:00"
+workers: {{nodes: 4, min_nodes: 3}}
+ray: false
+models:
+  - name: toy
+    engine: {{kind: simulated}}
+    shards: [{{name: base, replicas: 4}}]
+"""
+FINDING = "limits.nofile: 1024 (hard limit)"
+SLURMD = "$(pgrep -x slurmd)"
+
+
+def run(line: Line) -> None:
+    check(line, own_lab(line, "spare", nodes=6))
+
+
+def check(line: Line, lab: Lab) -> None:
+    """``lab`` has five nodes in the partition of the workers, of which four are asked for."""
+    break_node(line, lab)
+    done = lab.submit(line, SPEC, DEPLOYMENT)
+    line.ran("the cell comes up although a node is bad", done)
+    (cell,) = lab.status(DEPLOYMENT)["cells"]
+    states = {node["node"]: node for node in cell["nodes"]}
+    line.check("the bad node is in the job", BAD in states, ", ".join(states))
+    bad = states.get(BAD, {})
+    line.check("status: it is excluded", bad.get("state") == "excluded", bad.get("state"))
+    line.check("status: by which check and value", bad.get("cause") == FINDING, bad.get("cause"))
+    where = places(cell)
+    line.check("three nodes carry all replicas", BAD not in where and len(where) == 3, where)
+    line.check("every replica is ready", cell["replicas_ready"] == 4, cell["replicas_ready"])
+    text = lab.exaslurm("status", DEPLOYMENT).stdout
+    line.check("status as text says so", f"note: {BAD} is left out: {FINDING}" in text)
+    line.ran("stop", lab.exaslurm("stop", DEPLOYMENT, timeout_s=240))
+
+    done = lab.submit(line, SPEC, DEPLOYMENT)
+    line.ran("the next submission comes up", done)
+    line.check("submit says which node it does without", f"without {BAD} until" in done.stderr)
+    (cell,) = lab.status(DEPLOYMENT)["cells"]
+    where = places(cell)
+    line.check("four nodes carry it, the bad one is not among them", len(where) == 4, where)
+    names = [node["node"] for node in cell["nodes"]]
+    line.check("the bad node is not in the job", BAD not in names, ", ".join(names))
+    words = lab.on("login", "scontrol", "show", "job", cell["job"]["id"]).stdout.split()
+    excluded = [word for word in words if word.startswith("ExcNodeList=")]
+    line.check("Slurm was told so", excluded[-1:] == [f"ExcNodeList={BAD}"], " ".join(excluded))
+
+
+def break_node(line: Line, lab: Lab) -> None:
+    """Everything that slurmd starts there may open 1,024 files."""
+    line.cleanups.append(
+        lambda: lab.sh(f"prlimit --pid {SLURMD} --nofile=20000:20000", host=BAD, user="root")
+    )
+    done = lab.sh(f"prlimit --pid {SLURMD} --nofile=1024:1024", host=BAD, user="root")
+    line.ran(f"{BAD} is made bad", done)
+
+
+def places(cell: dict[str, Any]) -> list[str]:
+    return sorted({replica["node"] for replica in cell["replicas"]})
