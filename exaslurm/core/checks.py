@@ -62,7 +62,8 @@ class NodeNeeds:
     """What a node must offer, as site and plan say. ``gpus``: how many the kind of node has
     (None: not known). ``rdma``: its fabric needs locked memory. ``shm_mib``: what Ray's object
     store and the engines put into /dev/shm. ``names``: hosts that must resolve. ``witness``: a
-    file that was written elsewhere into the shared directory, and what is in it."""
+    file that was written elsewhere into the shared directory, and what is in it. ``container``:
+    command (None: Slurm has it) and image of a container that is to be started there."""
 
     version: str
     interface: str | None
@@ -81,6 +82,7 @@ class NodeNeeds:
     ray: bool = True
     names: tuple[str, ...] = ()
     witness: tuple[str, str] | None = None
+    container: tuple[str | None, str] | None = None
 
 
 def passed(ident: str, value: str, *, subject: str = "") -> Check:

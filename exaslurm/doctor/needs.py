@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from exaslurm import __version__
 from exaslurm.core.checks import NodeNeeds
+from exaslurm.core.container import COMMANDS
 from exaslurm.errors import SiteError
 from exaslurm.rundir import state_root
 from exaslurm.site.model import NodeKind, Site
@@ -32,6 +33,7 @@ def needs_of(site: Site, environ: Mapping[str, str], kind: NodeKind | None = Non
                 remedy="export it; an account is taken from SBATCH_ACCOUNT",
             ) from None
 
+    container = _container(site, path)
     return NodeNeeds(
         version=__version__,
         interface=site.interface,
@@ -46,9 +48,19 @@ def needs_of(site: Site, environ: Mapping[str, str], kind: NodeKind | None = Non
         shm_mib=(ray.object_store_mib if ray.enabled else 0) + SHM_ENGINES_MIB,
         # A kind whose engines run on processors may have pretended GPUs, or none that count.
         gpus=kind.known_gpus if kind is not None and kind.device != "cpu" else None,
-        vllm=kind is None or kind.device != "cpu" or bool(kind.known_gpus),
-        ray=ray.enabled,
+        # With a container, they are in the image: a cell looks for them there.
+        vllm=container is None and (kind is None or kind.device != "cpu" or bool(kind.known_gpus)),
+        ray=container is None and ray.enabled,
+        container=container,
     )
+
+
+def _container(site: Site, path: Callable[[str], str]) -> tuple[str | None, str] | None:
+    ours = site.container
+    if ours.runtime == "none" or ours.image is None:
+        return None
+    own = COMMANDS.get(ours.runtime)
+    return path(ours.executable or own) if own else None, path(ours.image)
 
 
 def kind_of(site: Site, partition: str | None) -> NodeKind | None:

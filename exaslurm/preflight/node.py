@@ -10,6 +10,7 @@ from exaslurm.core.topology import NodeTopology
 from exaslurm.errors import PreflightFailed
 from exaslurm.facts.address import node_address
 from exaslurm.preflight import devices, limits, network, software, storage
+from exaslurm.preflight.container import check_container
 from exaslurm.preflight.host import Host
 from exaslurm.topo.sysfs import read_sysfs
 
@@ -35,6 +36,7 @@ def examine(
     address, complaint = _address(host, needs)
     checks = (
         *_software(needs, host, versions, python),
+        *(check_container(host, *needs.container) if needs.container else ()),
         *_storage(needs, host, speed),
         limits.check_shm(host, needs.shm_mib),
         *limits.check_limits(host, rdma=needs.rdma or devices.is_rdma(topology)),

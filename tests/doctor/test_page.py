@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = "slurm|node|python|storage|tmp|shm|limits|clock|net|ports|gpu|ib|numa|uniform"
+ROOMS = "container|slurm|node|python|storage|tmp|shm|limits|clock|net|ports|gpu|ib|numa|uniform"
 IDENTIFIER = re.compile(rf'f?"((?:{ROOMS})\.[a-z_]+)"')
 SOURCES = ("exaslurm/doctor", "exaslurm/preflight", "exaslurm/core", "exaslurm/agent/health.py")
 
