@@ -103,6 +103,7 @@ def needs_of(settings: Settings, facts: NodeFacts) -> NodeNeeds:
         gpus=settings.component.gpus_per_node if engines and on_gpus else None,
         vllm=vllm,
         ray=plan.ray.enabled,
+        hcas=node.fabric.hcas if engines and on_gpus else (),
         # With an interface named, nodes go by addresses.
         names=() if node.interface is not None else (facts.node + node.host_suffix,),
     )

@@ -103,7 +103,7 @@ def _host(site: Site, environ: Mapping[str, str], needs: NodeNeeds, host: Host) 
     yield _here_or_there(network.check_interface(host, site.interface))
     yield network.check_port_range(host, needs.first_port, needs.last_port)
     yield network.check_ports_free(host, needs.first_port, needs.last_port, needs.port_block)
-    yield from limits.check_limits(host, rdma=needs.rdma)
+    yield from limits.check_limits(host, rdma=False)
     yield limits.check_clock(host)
     yield check_proxy(environ)
 

@@ -52,6 +52,7 @@ def needs_of(site: Site, environ: Mapping[str, str], kind: NodeKind | None = Non
         vllm=container is None and (kind is None or kind.device != "cpu" or bool(kind.known_gpus)),
         ray=container is None and ray.enabled,
         container=container,
+        hcas=site.fabric.hcas,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exaslurm.core.checks import Check, failed, passed, skipped, warned
 from exaslurm.core.topology import Hca, HcaPort, NodeTopology
@@ -85,30 +86,39 @@ def _drives_something(host: Host, module: str) -> bool:
     return not driver.is_dir() or any(driver.glob("[0-9a-f]*:*"))
 
 
-def check_fabric(host: Host, topology: NodeTopology) -> Iterator[Check]:
-    """Every InfiniBand device has a port that is up, and every such port its full width and the
-    rate of the others."""
+def check_fabric(host: Host, topology: NodeTopology, wanted: Sequence[str]) -> Iterator[Check]:
+    """Every network device has a port that is up, and every such port its full width and the rate
+    of the others of its kind. ``wanted``: the devices that the site names, or patterns; then no
+    others are looked at."""
     devices = [hca for hca in topology.hcas if hca.ports and hca.fabric != "ethernet"]
-    if not devices:
+    if wanted:
+        devices = [hca for hca in topology.hcas if any(_is(hca, name) for name in wanted)]
+        for name in wanted:
+            if not any(_is(hca, name) for hca in devices):
+                remedy = "its driver is not loaded, or `fabric: hcas` in the site config is wrong"
+                yield failed("ib.state", "there is no such device", remedy, subject=name)
+    elif not devices:
         yield skipped("ib.state", "no InfiniBand, Omni-Path, RoCE or Slingshot device here")
-        return
-    rates = [port.rate_gbps for hca in devices for port in hca.ports if port.state == "ACTIVE"]
-    best = max(rates, default=0.0)
     wired = [hca for hca in devices if any(port.state == "ACTIVE" for port in hca.ports)]
     for hca in devices:
         active = [port for port in hca.ports if port.state == "ACTIVE"]
-        if not active:
-            yield _inactive(hca, alone=not wired)
+        if not active and hca.ports:
+            yield _inactive(hca, needed=bool(wanted) or not wired)
+        alike = [port for other in wired if other.board == hca.board for port in other.ports]
         for port in active:
             name = f"{hca.name}:{port.number}"
             yield passed("ib.state", f"{port.state}, {port.link_layer}", subject=name)
-            yield _rate(host, hca, port, best)
+            yield _rate(host, hca, port, max(other.rate_gbps for other in alike))
 
 
-def _inactive(hca: Hca, *, alone: bool) -> Check:
+def _is(hca: Hca, pattern: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for name in (hca.name, *hca.interfaces))
+
+
+def _inactive(hca: Hca, *, needed: bool) -> Check:
     """A device without a port that is up. The second port of a card is a device of its own and
-    often not wired, on all nodes alike: so it is a failure if nothing else is up, or (as
-    ``uniform.fabric``) if more is up on other nodes."""
+    often not wired, on all nodes alike: so it is a failure if the site names it, if nothing else
+    is up, or (as ``uniform.fabric``) if more is up on other nodes."""
     port = hca.ports[0]
     name = f"{hca.name}:{port.number}"
     value = port.state + (f", {port.phys_state}" if port.phys_state else "")
@@ -116,7 +126,7 @@ def _inactive(hca: Hca, *, alone: bool) -> Check:
         "fine if it is not wired; else the cable, the switch port or the subnet manager "
         "(ibstat, ibdiagnet, ip link): drain the node"
     )
-    return (failed if alone else warned)("ib.state", value, remedy, subject=name)
+    return (failed if needed else warned)("ib.state", value, remedy, subject=name)
 
 
 def _rate(host: Host, hca: Hca, port: HcaPort, best: float) -> Check:
@@ -130,7 +140,7 @@ def _rate(host: Host, hca: Hca, port: HcaPort, best: float) -> Check:
     if lanes is not None and lanes.group(1) not in _WHOLE:
         return failed("ib.rate", value, remedy, subject=name)
     if port.rate_gbps < best:
-        return warned("ib.rate", f"{value}; another port has {best:g} Gb/s", remedy, subject=name)
+        return warned("ib.rate", f"{value}; others have {best:g} Gb/s", remedy, subject=name)
     return passed("ib.rate", value, subject=name)
 
 

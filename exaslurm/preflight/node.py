@@ -39,7 +39,7 @@ def examine(
         *(check_container(host, *needs.container) if needs.container else ()),
         *_storage(needs, host, speed),
         limits.check_shm(host, needs.shm_mib),
-        *limits.check_limits(host, rdma=needs.rdma or devices.is_rdma(topology)),
+        *limits.check_limits(host, rdma=devices.is_rdma(topology)),
         network.check_interface(host, needs.interface),
         *complaint,
         network.check_mtu(host, needs.interface),
@@ -47,7 +47,7 @@ def examine(
         network.check_port_range(host, needs.first_port, needs.last_port),
         network.check_ports_free(host, needs.first_port, needs.last_port, needs.port_block),
         *devices.check_gpus(host, topology, needs.gpus),
-        *devices.check_fabric(host, topology),
+        *devices.check_fabric(host, topology, needs.hcas),
         devices.check_numa(topology),
         limits.check_clock(host),
     )

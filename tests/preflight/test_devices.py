@@ -52,20 +52,30 @@ def test_two_models_in_a_node() -> None:
 
 def test_the_second_port_of_a_card_is_often_not_wired() -> None:
     topology = node(hcas=(hca("mlx5_0", port()), hca("mlx5_1", port("DOWN"))))
-    found = [(c.id, c.subject, c.outcome) for c in devices.check_fabric(HOST, topology)]
+    found = [(c.id, c.subject, c.outcome) for c in devices.check_fabric(HOST, topology, ())]
     assert ("ib.state", "mlx5_1:1", "warn") in found
     assert ("ib.state", "mlx5_0:1", "pass") in found
 
 
+def test_a_device_that_the_site_names_must_be_up() -> None:
+    topology = node(hcas=(hca("mlx5_0", port()), hca("mlx5_1", port("DOWN")), hca("mlx5_9")))
+    found = devices.check_fabric(HOST, topology, ("mlx5_[0-3]", "hsn*"))
+    bad = [(c.id, c.subject, c.value) for c in found if c.outcome == "fail"]
+    assert bad == [
+        ("ib.state", "hsn*", "there is no such device"),
+        ("ib.state", "mlx5_1:1", "DOWN"),
+    ]
+
+
 def test_a_slower_port_is_a_warning() -> None:
     topology = node(hcas=(hca("mlx5_0", port()), hca("mlx5_1", port(rate=100.0))))
-    (slow,) = [c for c in devices.check_fabric(HOST, topology) if c.outcome == "warn"]
-    assert slow.value == "100 Gb/s; another port has 200 Gb/s"
+    (slow,) = [c for c in devices.check_fabric(HOST, topology, ()) if c.outcome == "warn"]
+    assert slow.value == "100 Gb/s; others have 200 Gb/s"
 
 
 def test_ethernet_alone_is_no_fabric() -> None:
     topology = node(hcas=(hca("eth0", port(), fabric="ethernet"),))
-    assert [check.outcome for check in devices.check_fabric(HOST, topology)] == ["skip"]
+    assert [check.outcome for check in devices.check_fabric(HOST, topology, ())] == ["skip"]
     assert not devices.is_rdma(topology)
     assert devices.is_rdma(node(hcas=(hca("mlx5_0", port()),)))
 
