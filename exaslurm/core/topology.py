@@ -49,7 +49,8 @@ class Gpu:
     """A GPU (on MI250X: a GCD). ``index`` is its place in the vendor's own order (by PCI address
     for NVIDIA with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``); ``pci_path`` are the bridges above it from
     the root (``pci0000:40``) down, without itself; ``numa`` is the nearest node with CPUs, ``cpus``
-    the logical CPUs that the kernel calls local (empty: unknown)."""
+    the logical CPUs that the kernel calls local (empty: unknown). ``tiles`` are the parts that
+    Intel's library may show as GPUs of their own (None: not a matter of this GPU)."""
 
     index: int
     vendor: Vendor
@@ -61,6 +62,7 @@ class Gpu:
     cpus: tuple[int, ...] = ()
     pci_path: tuple[str, ...] = ()
     memory_node: int | None = None
+    tiles: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

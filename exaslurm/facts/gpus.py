@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from exaslurm.core.facts import GpuFact
@@ -59,12 +60,29 @@ def _found(
     count what is accessible, and ``SLURM_STEP_GPUS`` has the node's own numbers."""
     mine = [gpu for gpu in all_gpus if gpu.vendor == vendor]
     usable = [gpu for gpu in accessible or () if gpu.vendor == vendor]
+    if vendor == "intel":
+        return [_tile(name, usable or mine, environ) for name in ids]
     if not usable:
         usable = mine
         granted = next(filter(None, (_ids(environ.get(name, "")) for name in GRANTED)), ())
         if len(granted) == len(ids) and all(name.isdigit() for name in (*granted, *ids)):
             ids = granted
     return [_named(name, usable, mine) for name in ids]
+
+
+def _tile(name: str, usable: Sequence[Gpu], environ: Mapping[str, str]) -> Gpu | None:
+    """The card that ``1``, ``1.0`` or the number of a tile belongs to, with the memory of what is
+    named. Unless told otherwise (``ZE_FLAT_DEVICE_HIERARCHY``), Level Zero counts tiles."""
+    card, dot, _ = name.partition(".")
+    flat = environ.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT") != "COMPOSITE"
+    if flat and not dot:
+        usable = [gpu for gpu in usable for _ in range(gpu.tiles or 1)]
+    if not card.isdigit() or int(card) >= len(usable):
+        return None
+    gpu = usable[int(card)]
+    if gpu.mem_mib is None or not (flat or dot):
+        return gpu
+    return dataclasses.replace(gpu, mem_mib=gpu.mem_mib // (gpu.tiles or 1))
 
 
 def _named(name: str, usable: Sequence[Gpu], mine: Sequence[Gpu]) -> Gpu | None:

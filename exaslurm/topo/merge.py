@@ -11,6 +11,22 @@ from exaslurm.core.topology import Gpu, GpuLink, NodeTopology
 T = TypeVar("T", bound=Any)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Drivers:
+    """What the vendors' libraries add to a topology. ``accessible`` are the GPUs that this process
+    may use, in the libraries' order (None: no library answered)."""
+
+    topology: NodeTopology
+    accessible: tuple[Gpu, ...] | None
+
+
+def completed_by(topology: NodeTopology, library: NodeTopology) -> Drivers:
+    """What the kernel shows with what a library lists, which it may let this process use."""
+    merged = merge(topology, library)
+    accessible = tuple(merged.gpu_at(gpu.pci) or gpu for gpu in library.gpus)
+    return Drivers(topology=merged, accessible=accessible)
+
+
 def merge(first: NodeTopology, second: NodeTopology) -> NodeTopology:
     """``first`` with what only ``second`` knows. Cores and NUMA nodes come whole from the first
     that has any; devices are the same if their PCI address, UUID or name is. The order of GPUs is

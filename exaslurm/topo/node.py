@@ -6,7 +6,9 @@ import platform
 from pathlib import Path
 
 from exaslurm.topo.kfd import kfd_accessible
-from exaslurm.topo.nvml import Drivers, with_nvml
+from exaslurm.topo.levelzero import with_levelzero
+from exaslurm.topo.merge import Drivers
+from exaslurm.topo.nvml import with_nvml
 from exaslurm.topo.sysfs import PROC, SYS, read_sysfs
 
 
@@ -17,6 +19,7 @@ def read_node(sys: Path = SYS, proc: Path = PROC, *, host: str = "") -> Drivers:
     amd = kfd_accessible(sys, topology.gpus)
     if sys != SYS:
         return Drivers(topology=topology, accessible=amd)
-    found = with_nvml(topology)
-    known = [*(found.accessible or ()), *(amd or ())]
-    return Drivers(topology=found.topology, accessible=tuple(known) or None)
+    nvidia = with_nvml(topology)
+    intel = with_levelzero(nvidia.topology)
+    known = (*(nvidia.accessible or ()), *(amd or ()), *(intel.accessible or ()))
+    return Drivers(topology=intel.topology, accessible=known or None)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 from typing import Any
 
 from exaslurm.core.topology import Gpu, GpuLink, NodeTopology
 from exaslurm.topo.files import short_pci
-from exaslurm.topo.merge import merge
+from exaslurm.topo.merge import Drivers, completed_by
 
 log = logging.getLogger(__name__)
 
 _NO_NODE = 0xFFFFFFFF
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Drivers:
-    """What the vendors' libraries add to a topology. ``accessible`` are the GPUs that this process
-    may use, in the libraries' order (None: no library answered)."""
-
-    topology: NodeTopology
-    accessible: tuple[Gpu, ...] | None
 
 
 def with_nvml(topology: NodeTopology) -> Drivers:
@@ -41,9 +31,7 @@ def with_nvml(topology: NodeTopology) -> Drivers:
         return Drivers(topology=topology, accessible=None)
     finally:
         pynvml.nvmlShutdown()
-    merged = merge(topology, found)
-    accessible = tuple(merged.gpu_at(gpu.pci) or gpu for gpu in found.gpus)
-    return Drivers(topology=merged, accessible=accessible)
+    return completed_by(topology, found)
 
 
 def _ask(nvml: Any, host: str) -> NodeTopology:

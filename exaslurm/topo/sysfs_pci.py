@@ -31,7 +31,8 @@ def pci_gpus(sys: Path, proc: Path, memory: Memory) -> tuple[Gpu, ...]:
         vendor = _vendor(device, proc)
         if vendor is None:
             continue
-        size = read_int(device / "mem_info_vram_total")
+        tiles = _tiles(device) if vendor == "intel" else ()
+        size = read_int(device / "mem_info_vram_total") or _intel_memory(device, tiles)
         cpus = cpus_of(device, "local_cpu") or cpus_of(device, "local_cpus")
         found.append(
             Gpu(
@@ -45,6 +46,7 @@ def pci_gpus(sys: Path, proc: Path, memory: Memory) -> tuple[Gpu, ...]:
                 cpus=cpus,
                 pci_path=pci_of(device)[1],
                 memory_node=memory.device_nodes.get(device.name),
+                tiles=len(tiles) or None,
             )
         )
     return tuple(found)
@@ -63,6 +65,19 @@ def _vendor(device: Path, proc: Path) -> Vendor | None:
         # An integrated Intel GPU sits on the root bus and serves no model.
         return None if vendor == "intel" and device.name == "0000:00:02.0" else vendor
     return None if kind == _VGA or driver else vendor
+
+
+def _tiles(device: Path) -> tuple[Path, ...]:
+    """Of an Intel GPU: xe has a directory for each, i915 one for each graphics unit."""
+    found = sorted(device.glob("tile[0-9]*")) or sorted(device.glob("drm/card*/gt/gt[0-9]*"))
+    return tuple(found)
+
+
+def _intel_memory(device: Path, tiles: Sequence[Path]) -> int:
+    """Bytes; xe tells it for each tile, Intel's own build of i915 for the card."""
+    sizes = [read_int(tile / "physical_vram_size_bytes") or 0 for tile in tiles]
+    sizes += [read_int(path) or 0 for path in device.glob("drm/card*/lmem_total_bytes")]
+    return sum(sizes)
 
 
 def near_node(said: int | None, cpus: Sequence[int], numa: Sequence[NumaNode]) -> int | None:

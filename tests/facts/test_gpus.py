@@ -68,6 +68,34 @@ def test_numbers_count_what_the_step_may_use(
     assert [gpu.uuid for gpu in gpus(environ, A100, accessible)] == uuids
 
 
+MAX_1550 = tuple(
+    Gpu(index=i, vendor="intel", pci=pci, tiles=2, mem_mib=131072)
+    for i, pci in enumerate(("0000:18:00.0", "0000:6c:00.0"))
+)
+
+
+@pytest.mark.parametrize(
+    ("mask", "hierarchy", "expected"),
+    [
+        # Level Zero counts tiles unless it is told otherwise.
+        ("0,1,2,3", None, [("18", 65536), ("18", 65536), ("6c", 65536), ("6c", 65536)]),
+        ("3", "FLAT", [("6c", 65536)]),
+        ("1", "COMPOSITE", [("6c", 131072)]),
+        ("0.1,1.0", "COMPOSITE", [("18", 65536), ("6c", 65536)]),
+        ("4", None, [(None, None)]),
+    ],
+)
+def test_tiles_of_intel_gpus(
+    mask: str, hierarchy: str | None, expected: list[tuple[str | None, int | None]]
+) -> None:
+    environ = {"ZE_AFFINITY_MASK": mask}
+    if hierarchy is not None:
+        environ["ZE_FLAT_DEVICE_HIERARCHY"] = hierarchy
+    found = gpus(environ, MAX_1550)
+    assert [((gpu.pci or "")[5:7] or None, gpu.mem_mib) for gpu in found] == expected
+    assert [gpu.visible_id for gpu in found] == mask.split(",")
+
+
 def test_the_bus_tells_where_there_is_no_driver_library(sys: Path, proc: Path) -> None:
     drivers = read_node(sys, proc)
     found = gpus({"ROCR_VISIBLE_DEVICES": "0,1"}, drivers.topology.gpus, drivers.accessible)

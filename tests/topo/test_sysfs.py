@@ -89,6 +89,26 @@ def test_a_gpu_without_a_driver_is_none_of_ours(root: Path) -> None:
     assert [gpu.pci for gpu in read_root(root).gpus] == ["0000:c6:00.0"]
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tile0/physical_vram_size_bytes": str(64 << 30),
+         "tile1/physical_vram_size_bytes": str(64 << 30)},
+        {"drm/card1/gt/gt0/id": "0", "drm/card1/gt/gt1/id": "1",
+         "drm/card1/lmem_total_bytes": str(128 << 30)},
+    ],
+    ids=["xe", "i915"],
+)  # fmt: skip
+def test_tiles_and_memory_of_an_intel_gpu(root: Path, files: dict[str, str]) -> None:
+    place = fill(
+        root / "sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0",
+        {"class": "0x038000", "vendor": "0x8086", "numa_node": "0", **files},
+    )
+    link(root / "sys/bus/pci/devices/0000:81:00.0", place)
+    gpu = read_root(root).gpus[-1]
+    assert (gpu.vendor, gpu.index, gpu.tiles, gpu.mem_mib) == ("intel", 0, 2, 131072)
+
+
 def test_infiniband(root: Path) -> None:
     hca = next(hca for hca in read_root(root).hcas if hca.name == "mlx5_10")
     assert (hca.fabric, hca.pci, hca.numa) == ("infiniband", "0000:41:00.0", 0)
