@@ -24,11 +24,17 @@ def plan_text(plan: Plan) -> str:
         "",
         _cells(plan),
         "",
+        *_container(plan),
         f"router: {_gateway(plan)}",
         *(f"spread: {sentence}" for sentence in plan.spread),
         *(f"note: {note}" for note in plan.notes),
     ]
     return "\n".join(lines)
+
+
+def _container(plan: Plan) -> list[str]:
+    container = plan.node.container
+    return [] if container is None else [f"container: {container.runtime}, {container.image}"]
 
 
 def _models(plan: Plan) -> str:
