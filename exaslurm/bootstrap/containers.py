@@ -46,10 +46,10 @@ MISLEADING = re.compile(
 # What podman does not pass by itself: patterns, for podman's own search (podman-run(1), --env).
 _PASSED = (
     "CCL_*", "CUDA_*", "CXI_*", "EXASLURM_*", "FI_*", "GLOO_*", "GPU_DEVICE_ORDINAL", "HF_*",
-    "HIP_*", "HSA_*", "LANG", "LC_*", "MIOPEN_*", "NCCL_*", "NO_PROXY", "NVIDIA_*", "OMP_*",
-    "HTTPS_PROXY", "HTTP_PROXY", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "RAY_*", "RCCL_*",
-    "ROCR_*", "SLURM_*", "TORCH_*", "TZ", "UCX_*", "USER", "VLLM_*", "ZE_*", "http_proxy",
-    "https_proxy", "no_proxy",
+    "HIP_*", "HSA_*", "HTTPS_PROXY", "HTTP_PROXY", "LANG", "LC_*", "MIOPEN_*", "NCCL_*",
+    "NO_PROXY", "NVIDIA_*", "OMP_*", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "RAY_*", "RCCL_*",
+    "ROCR_*", "SLURMD_*", "SLURM_*", "TORCH_*", "TZ", "UCX_*", "USER", "VLLM_*", "ZE_*",
+    "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
 
 
