@@ -151,9 +151,10 @@ def pins(replica: ReplicaStatus) -> str:
 
 
 def placement_table(replicas: list[ReplicaStatus]) -> str:
-    """One line a replica that has cores of its own: what was planned, what Slurm granted to the
-    step there, what the processes have."""
-    shown = [item for item in replicas if item.pinned][:MAX_REPLICA_ROWS]
+    """One line a replica that has cores of its own (one for each of its nodes): what was planned,
+    what Slurm granted to the step there, what the processes have."""
+    parts = [part for item in replicas for part in item.parts or (item,)]
+    shown = [part for part in parts if part.pinned][:MAX_REPLICA_ROWS]
     if not shown:
         return ""
     rows = [

@@ -289,10 +289,7 @@ class Cell:
             cause=self.cause(now),
             nodes=self.members.states(now),
             ray=self.ray.state(self.wanted_in_ray(now), now),
-            replicas=tuple(
-                replica.status(self._facts(replica.binding.node))
-                for replica in self.replicas.values()
-            ),
+            replicas=tuple(replica.status(self._facts) for replica in self.replicas.values()),
             notes=(
                 *self.members.exclusions(),
                 *(self.binding.notes if self.binding else ()),
@@ -309,7 +306,8 @@ class Cell:
         """Replicas whose processes are not where they were planned to be."""
         return [
             f"{status.id} on {status.node} is not where it was planned to be: {status.off_plan}"
-            for status in (replica.status() for replica in self.replicas.values())
+            for whole in (replica.status() for replica in self.replicas.values())
+            for status in whole.parts or (whole,)
             if status.off_plan is not None
         ]
 

@@ -73,6 +73,10 @@ class Gang:
         self._ended.clear()
         self._began_s = now
 
+    def part(self, node: str) -> EngineStatus | None:
+        """What a node has said about its part of the present start."""
+        return self._parts.get(node)
+
     def status(self) -> EngineStatus | None:
         """The gang as one engine: rank 0's, which is the one that answers. None until its node
         has said something."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from exaslurm.controller.gangs import Gang
@@ -222,35 +222,47 @@ class Replica:
         self.failures_forgiven = binding.attempt
         self.phases = PhaseTimes(reserve_s=self.phases.reserve_s)
 
-    def status(self, facts: NodeFacts | None = None) -> ReplicaStatus:
-        """For ``CellState``; ``facts`` are those of its node."""
-        engine = self.engine
+    def status(self, facts_of: Callable[[str], NodeFacts | None] = lambda _: None) -> ReplicaStatus:
+        """For ``CellState``; ``facts_of`` gives those of a node."""
+        whole = self._status(self.binding, self.engine, facts_of(self.binding.node))
+        if self.gang is None:
+            return whole
+        parts = tuple(
+            self._status(part, self.gang.part(part.node), facts_of(part.node))
+            for part in self.binding.parts()
+        )
+        off_plan = next((part.off_plan for part in parts if part.off_plan is not None), None)
+        return dataclasses.replace(whole, parts=parts, off_plan=off_plan)
+
+    def _status(
+        self, binding: ReplicaBinding, engine: EngineStatus | None, facts: NodeFacts | None
+    ) -> ReplicaStatus:
         return ReplicaStatus(
             id=self.id,
-            model=self.binding.model,
-            shard=self.binding.shard,
+            model=binding.model,
+            shard=binding.shard,
             served_names=self.shard.served_names,
             state=self.state,
-            node=self.binding.node,
-            nodes=self.binding.nodes,
+            node=binding.node,
+            nodes=binding.nodes,
             url=self.url,
-            restarts=engine.restarts if engine else 0,
+            restarts=self.engine.restarts if self.engine else 0,
             cause=self.cause,
             phases=self.phases,
             max_model_len=engine.max_model_len if engine else None,
             load=engine.load if engine else None,
-            cores=self.binding.cores,
+            cores=binding.cores,
             cores_actual=engine.cpus_actual if engine else None,
-            gpus=self.binding.gpus,
+            gpus=binding.gpus,
             pid=engine.pid if engine else None,
             simulated=self.model.engine.kind == "simulated",
-            pinned=self.binding.pinned,
+            pinned=binding.pinned,
             cores_granted=facts.cpus if facts else (),
             gpus_granted=tuple(gpu.visible_id for gpu in facts.gpus) if facts else (),
-            mem_nodes=self.binding.mem_nodes,
+            mem_nodes=binding.mem_nodes,
             mem_nodes_actual=engine.mems_actual if engine else None,
-            hca=self.binding.hca,
-            remark=self.binding.remark,
+            hca=binding.hca,
+            remark=binding.remark,
             off_plan=engine.off_plan if engine else None,
         )
 

@@ -158,7 +158,8 @@ class NodeState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """One replica as the controller sees it. ``nodes`` are all nodes of a replica over several,
-    ``node`` is the one that answers; cores, GPUs and process are that one's.
+    ``node`` is the one that answers; cores, GPUs and process are that one's. ``parts`` say the
+    same of each of its nodes (empty for a replica on one).
 
     ``cores``, ``mem_nodes``, ``gpus`` and ``hca`` are what was planned; ``..._granted`` what Slurm
     granted to the step on that node, for all replicas there; ``..._actual`` what the processes have
@@ -191,6 +192,7 @@ class ReplicaStatus:
     hca: str | None = None
     remark: str | None = None
     off_plan: str | None = None
+    parts: tuple[ReplicaStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

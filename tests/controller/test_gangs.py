@@ -117,6 +117,23 @@ def test_each_node_is_told_its_part(cell: Cell) -> None:
     assert record.url == f"http://{replica.binding.address}:{replica.binding.port}"
 
 
+def test_each_part_is_shown_with_its_place(cell: Cell) -> None:
+    agents, replica = served(cell)
+    part = agents.parts["n3"]
+    agents.parts["n3"] = dataclasses.replace(
+        part, cpus_actual=(5,), off_plan="it runs on CPUs 5 too"
+    )
+    agents.report("n3", 3.0)
+    state = cell.state(3.0, 1)
+    (status,) = state.replicas
+    assert [(part.node, part.cores_actual) for part in status.parts] == [("n2", None), ("n3", (5,))]
+    assert status.parts[1].cores == replica.binding.ranks[1].cores
+    assert status.parts[1].cores_granted == tuple(range(8))
+    assert status.off_plan == "it runs on CPUs 5 too"
+    assert any("c000-r0000 on n3 is not where it was planned" in note for note in state.notes)
+    assert loads(type(state), dumps(state), where="test") == state
+
+
 def test_it_is_ready_only_when_rank_0_answers(cell: Cell) -> None:
     everybody(cell, 1.0)
     facts = cell.wants_binding(1.0)
