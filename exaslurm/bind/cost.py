@@ -9,6 +9,7 @@ The parts are compared in this order; all are sums over the replicas that are pl
 4. ``ports``: from each GPU (or the home) to its network port.
 5. ``port_use``: the squares of how many ranks use each port: few is 0, even is small.
 6. ``left``: the squares of how many cores each NUMA node has left: even is small.
+7. ``kept``: 1 if the core that agent and Ray are on is given away.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Cost(NamedTuple):
     ports: int = 0
     port_use: int = 0
     left: int = 0
+    kept: int = 0
 
 
 @cache
@@ -57,13 +59,15 @@ def cost(free: Free, wants: Sequence[Want], fits: Sequence[Fit]) -> Cost:
                 total["ports"] += far.hca(ports[part.port][0], gpu, home)
                 use[part.port] += 1
     memory, _ = memory_of(free, wants, fits)
+    taken = [core for fit in fits for core in fit.cores]
     return Cost(
         gpus=total["gpus"],
         cores=total["cores"],
         memory=memory,
         ports=total["ports"],
         port_use=sum(count * count for count in use.values()),
-        left=unevenness(left_of(free, [core for fit in fits for core in fit.cores])),
+        left=unevenness(left_of(free, taken)),
+        kept=int(any(core.cpus[0] == free.keep for core in taken)),
     )
 
 
@@ -159,10 +163,9 @@ def _near_cores(want: Want, fit: Fit) -> Counter[int | None]:
 
 
 def left_of(free: Free, taken: Sequence[Core]) -> Counter[int | None]:
-    """Cores that are left in each NUMA node; the one that is kept does not count."""
+    """Cores that are left in each NUMA node."""
     left = Counter(core.numa for core in free.cores)
     left.subtract(core.numa for core in taken)
-    left.subtract(core.numa for core in free.cores if core.cpus[0] == free.keep)
     return left
 
 

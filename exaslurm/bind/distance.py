@@ -14,8 +14,10 @@ _LOCAL = 10
 _REMOTE = 20
 # As `nvidia-smi topo -m` ranks the ways over PCI: PIX, PXB, PHB, NODE, SYS.
 _PIX, _PXB, _PHB, _NODE, _SYS = 1, 2, 3, 4, 5
-# Any direct link is nearer than any way over PCI; of two, the one with more lanes.
-_PCI_STEP = 100
+# Any direct link is nearer than any way over PCI; of two links the one with more lanes, of two with
+# the same the one whose GPUs are nearer to each other without it: their hosts' memory is too.
+_LANE_STEP = 10
+_PCI_STEP = 1000
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,11 @@ class Distances:
 
     def gpus(self, one: Gpu, other: Gpu) -> int:
         """Between GPUs: a direct link by its lanes, else the way over PCI."""
+        way = pci_way(one.pci_path, one.numa, other.pci_path, other.numa)
         lanes = self._lanes.get((one.pci or "", other.pci or ""))
         if lanes:
-            return max(self._lanes.values()) - lanes
-        return _PCI_STEP * pci_way(one.pci_path, one.numa, other.pci_path, other.numa)
+            return _LANE_STEP * (max(self._lanes.values()) - lanes) + way
+        return _PCI_STEP * way
 
     def among(self, gpus: Sequence[Gpu]) -> int:
         """Of all pairs together."""

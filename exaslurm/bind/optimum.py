@@ -62,7 +62,9 @@ class _Search:
             ports=sum(ports for _, ports in self._least),
             port_use=self._least_port_use(),
             left=self._least_left(),
+            kept=int(sum(map(free.cores_of, wants)) == len(free.cores) and free.keep is not None),
         )
+        self._kept_in = next((c.numa for c in free.cores if c.cpus[0] == free.keep), None)
         self._steps = 0
         self._chosen: Sequence[Option] = ()
         self._best: list[Fit] = []
@@ -129,6 +131,7 @@ class _Search:
             option.price_ports,
             _squares(self._used(use, option)),
             unevenness(left),
+            max(self._bound.kept, int(left[self._kept_in] <= 0)),
         )
 
     def _descend(self, chosen: list[Option], free_gpus: frozenset[int], wanted: Wanted) -> None:
@@ -141,6 +144,7 @@ class _Search:
             ports=sum(o.price_ports for o in chosen) + sum(ports for _, ports in ahead),
             port_use=self._bound.port_use,
             left=self._bound.left,
+            kept=self._bound.kept,
         )
         if bound >= self._price:
             return

@@ -151,8 +151,9 @@ def all_free(
 
 
 def brute_force(free: Free, wants: Sequence[Want]) -> Cost:
-    """The least cost of all placements. Cores of a NUMA node cost the same, so one of each
-    number is tried; all GPUs, all numbers and all ports are."""
+    """The least cost of all placements. Cores of a NUMA node cost the same (but for the one that is
+    kept, which is the last), so one of each number is tried; all GPUs, all numbers and all ports
+    are."""
     best: Cost | None = None
     for gpus in _gpu_choices(free, wants):
         near = distances(free.topology).among
@@ -192,7 +193,7 @@ def _core_choices(
         shares = even_shares(free.cores_of(want), [c.gpu.numa if c else None for c in cards])
         parts += [(replica, c, n) for c, n in zip(cards, shares, strict=True)]
     by_numa: dict[int | None, list[Core]] = {}
-    for core in free.cores:
+    for core in sorted(free.cores, key=lambda core: core.cpus[0] == free.keep):
         by_numa.setdefault(core.numa, []).append(core)
 
     def pick(place: int, used: Counter[int | None]) -> Iterator[list[Part]]:
