@@ -51,7 +51,8 @@ def _models(plan: Plan) -> str:
                 shard.name,
                 str(counts[model.name, shard.name]),
                 f"{model.engine.kind}/{model.engine.device}",
-                ", ".join(_resources(slot.cores, "core", slot.mem_gib, slot.gpus)),
+                (f"{model.nodes} nodes x " if model.nodes > 1 else "")
+                + ", ".join(_resources(slot.cores, "core", slot.mem_gib, slot.gpus)),
                 ", ".join(shard.served_names),
             ]
             for shard in model.shards
