@@ -11,6 +11,7 @@
         gen/<n>/  spec.yaml  plan.json
                   scripts/<cell>.sbatch  submissions/<cell>.json
                   cells/<cell>/  bootstrap.json binding.json controller.json failure.txt
+                                 container.toml
                   logs/<cell>/...  logs/replicas/<replica>.log
 """
 
@@ -116,6 +117,10 @@ class GenerationDir:
     def failure(self, cell: str) -> Path:
         """Why the cell ended itself, one sentence; absent unless it did."""
         return self.cell(cell) / "failure.txt"
+
+    def container(self, cell: str) -> Path:
+        """The environment definition file of the Container Engine; absent with other runtimes."""
+        return self.cell(cell) / "container.toml"
 
     def logs(self, cell: str) -> Path:
         """Batch, init, agent, controller and Ray logs of a cell."""

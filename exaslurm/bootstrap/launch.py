@@ -214,7 +214,7 @@ class Launch:
         with contextlib.suppress(OSError):  # elsewhere it is made when there is something for it
             os.makedirs(node.shared, exist_ok=True)
         binds = containers.mounts(self.plan, self.run_dir.path, self.gen_dir.path, PACKAGE)
-        edf = self.gen_dir.bootstrap_marker(self.cell.name).with_name("container.toml")
+        edf = self.gen_dir.container(self.cell.name)
         if node.container.runtime == "container-engine":
             write_atomic(edf, containers.edf_text(self.plan, binds))
         words = containers.srun_words(self.plan, component, binds, edf)

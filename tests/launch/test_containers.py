@@ -60,7 +60,7 @@ def test_a_runtime_of_slurm_is_started_by_srun(
     contained(stage, runtime)
     code, said = run(stage)
     assert code == 0, said
-    edf = stage.gen_dir.bootstrap_marker("c000").with_name("container.toml")
+    edf = stage.gen_dir.container("c000")
     for group in (0, 1):
         (call,) = stage.calls(group)
         assert " python3 -P /opt/exaslurm-host/exaslurm/bootstrap/init.py --gen-dir " in call
