@@ -113,7 +113,7 @@ def in_job(
 
         def _submit_command(self, command: str) -> Any:
             script = Path(self.folder) / "doctor.sbatch"
-            script.write_text(self._make_submission_file_text(command, ""))
+            script.write_text(_allowed(site, self._make_submission_file_text(command, "")))
             name = f"exa-doctor-{place.name}"
             job = slurm.submit(script, job_name=name)
             return self.job_class(
@@ -188,6 +188,13 @@ def _step(
     except OSError as error:
         raise SlurmError(f"cannot run srun here: {error.strerror}") from None
     return "; ".join(done.stderr.strip().splitlines()[-3:])
+
+
+def _allowed(site: Site, script: str) -> str:
+    """The script without the options that the site refuses; submitit has some of its own."""
+    forbidden = tuple(f"#SBATCH --{name}" for name in site.slurm.forbidden_directives)
+    lines = script.splitlines(keepends=True)
+    return "".join(line for line in lines if line.strip().partition("=")[0] not in forbidden)
 
 
 def _parameters(site: Site, kind: NodeKind | None, where: Where) -> dict[str, Any]:
