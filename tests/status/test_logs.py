@@ -16,7 +16,7 @@ from exaslurm.status.logs import LogFile, all_logs, last_words, select_logs, tai
 
 @pytest.fixture
 def logs(made: Callable[..., Any]) -> Any:
-    """The logs of a cell with two replicas."""
+    """The logs of a cell with two replicas, the second one on two nodes."""
     hello = made()
     generation = hello.run_dir.generation(1)
     for path in (
@@ -26,6 +26,7 @@ def logs(made: Callable[..., Any]) -> Any:
         generation.logs("c000") / "controller.log",
         generation.replica_log("c000-r0000"),
         generation.replica_log("c000-r0012"),
+        generation.replica_log("c000-r0012.1"),
         hello.run_dir.router_log,
     ):
         path.write_text(f"{path.name} says\n")
@@ -37,14 +38,15 @@ def labels(found: list[LogFile]) -> list[str]:
 
 
 def test_all_of_them(logs: Any) -> None:
-    assert len(all_logs(logs)) == 7
+    assert len(all_logs(logs)) == 8
 
 
 @pytest.mark.parametrize(
     ("wanted", "found"),
     [
-        ({"replica": "12"}, ["replicas/c000-r0012.log"]),
-        ({"replica": "r0012"}, ["replicas/c000-r0012.log"]),
+        # Of a replica over several nodes, each part has a log.
+        ({"replica": "12"}, ["replicas/c000-r0012.1.log", "replicas/c000-r0012.log"]),
+        ({"replica": "r0012"}, ["replicas/c000-r0012.1.log", "replicas/c000-r0012.log"]),
         ({"replica": "c000-r0000"}, ["replicas/c000-r0000.log"]),
         ({"node": "n2"}, ["c000/n2.init.log"]),
         ({"controller": True}, ["c000/controller.log"]),
