@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from exaslurm.core.facts import GpuFact
 from exaslurm.core.topology import Gpu
 
-# Slurm sets one of these in a step that has GPUs (by gres.conf's AutoDetect or File type).
+# Slurm sets one of these in a step that has GPUs: the vendor's own with AutoDetect, else all of
+# them (gres.conf, "Flags": nvidia_gpu_env, amd_gpu_env, ...).
 VISIBLE = (
     ("CUDA_VISIBLE_DEVICES", "nvidia"),
-    ("HIP_VISIBLE_DEVICES", "amd"),
     ("ROCR_VISIBLE_DEVICES", "amd"),
+    ("HIP_VISIBLE_DEVICES", "amd"),
     ("GPU_DEVICE_ORDINAL", "amd"),
     ("ZE_AFFINITY_MASK", "intel"),
 )
+_ROCR = "ROCR_VISIBLE_DEVICES"
 # They name GPUs of the node, not places in a list that the step sees: the last resort.
 GRANTED = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 
-def visible_ids(environ: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
-    """(ids that the step may use, vendor if the variable tells)."""
+def visible_ids(
+    environ: Mapping[str, str], vendors: Collection[str] = ()
+) -> tuple[tuple[str, ...], str | None]:
+    """(ids that the step may use, vendor if the variable tells). ``vendors`` are those whose GPUs
+    the node has (empty: nobody knows): the others' variables mean nothing."""
     for variable, vendor in VISIBLE:
         ids = _ids(environ.get(variable, ""))
-        if ids:
-            return ids, vendor
+        if ids and (not vendors or vendor in vendors):
+            return (_of_list(ids, environ), vendor) if variable == _ROCR else (ids, vendor)
     for variable in GRANTED:
         ids = _ids(environ.get(variable, ""))
         if ids:
@@ -38,7 +43,7 @@ def gpus(
 ) -> tuple[GpuFact, ...]:
     """GPUs of the step. ``all_gpus`` are the node's; ``accessible`` those that the drivers let
     this process use, in the drivers' order (None: no driver was asked)."""
-    ids, vendor = visible_ids(environ)
+    ids, vendor = visible_ids(environ, {gpu.vendor for gpu in all_gpus})
     if not ids:
         return ()
     if vendor is None:
@@ -47,6 +52,15 @@ def gpus(
         _fact(name, vendor, found)
         for name, found in zip(ids, _found(environ, ids, vendor, all_gpus, accessible), strict=True)
     )
+
+
+def _of_list(ids: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """HIP counts what ROCR_VISIBLE_DEVICES leaves: the GPUs that are in both lists, by the numbers
+    of the outer one, which engines get as the only one."""
+    inner = _ids(environ.get("HIP_VISIBLE_DEVICES", ""))
+    if inner and all(name.isdigit() and int(name) < len(ids) for name in inner):
+        return tuple(ids[int(name)] for name in inner)
+    return ids
 
 
 def _found(

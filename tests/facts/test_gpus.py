@@ -27,12 +27,24 @@ A100 = tuple(
         ({"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "0-2,5"}, (("0", "1", "2", "5"), None)),
         ({"CUDA_VISIBLE_DEVICES": "GPU-1a-2b,MIG-3c"}, (("GPU-1a-2b", "MIG-3c"), "nvidia")),
         ({"ROCR_VISIBLE_DEVICES": "3"}, (("3",), "amd")),
+        ({"ROCR_VISIBLE_DEVICES": "4,6", "HIP_VISIBLE_DEVICES": "1"}, (("6",), "amd")),
+        ({"ROCR_VISIBLE_DEVICES": "4,6", "HIP_VISIBLE_DEVICES": "4,6"}, (("4", "6"), "amd")),
+        ({"HIP_VISIBLE_DEVICES": "1"}, (("1",), "amd")),
         ({"ZE_AFFINITY_MASK": "0.0,0.1"}, (("0.0", "0.1"), "intel")),
         ({"SLURM_STEP_GPUS": "1", "SLURM_JOB_GPUS": "0,1"}, (("1",), None)),
     ],
 )
 def test_which(environ: dict[str, str], expected: object) -> None:
     assert visible_ids(environ) == expected
+
+
+def test_only_the_variable_of_the_vendor_that_is_there_counts() -> None:
+    everything = {
+        "CUDA_VISIBLE_DEVICES": "0", "ROCR_VISIBLE_DEVICES": "0", "ZE_AFFINITY_MASK": "0",
+    }  # fmt: skip
+    gcd = Gpu(index=0, vendor="amd", pci="0000:c1:00.0", numa=3)
+    (fact,) = gpus(everything, [gcd])
+    assert (fact.vendor, fact.pci) == ("amd", "0000:c1:00.0")
 
 
 def test_a_number_and_a_uuid_mean_the_same_gpu() -> None:
