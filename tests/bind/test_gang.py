@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exaslurm.bind.binder import bind_cell, choose_node
 from exaslurm.core.binding import CellBinding, ReplicaBinding
@@ -15,6 +17,7 @@ from exaslurm.core.facts import NodeFacts
 from exaslurm.core.plan import Plan
 from exaslurm.core.topology import GpuLink
 from exaslurm.errors import BindingMismatch
+from tests.bind.conftest import make_model, make_node, make_plan_of
 
 Make = Any
 
@@ -139,3 +142,41 @@ def test_a_group_without_links_is_named(model: Make, plan_of: Make, node: Make) 
     chain = bind_cell(plan, cell, [linked(node(0, gpus=4), (0, 1), (1, 2), (2, 3))])
     none = bind_cell(plan, cell, [node(0, gpus=4)])
     assert not [note for note in (*chain.notes, *none.notes) if "direct links" in note]
+
+
+@given(
+    leaves=st.lists(st.sampled_from("abc"), min_size=2, max_size=6),
+    wanted=st.lists(
+        st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=3
+    ),
+    order=st.randoms(use_true_random=False),
+)
+def test_nothing_is_given_twice(
+    leaves: list[str], wanted: list[tuple[int, int, int]], order: Any
+) -> None:
+    """Models of 1 to 3 nodes and 1 to 4 GPUs on each, one to three replicas of each."""
+    models = [
+        split(make_model(f"m{index}", gpus=gpus), gpus, nodes, nodes=nodes)
+        for index, (nodes, gpus, _) in enumerate(wanted)
+    ]
+    sets = [(model.name, "a", item[2]) for model, item in zip(models, wanted, strict=True)]
+    plan = make_plan_of(models, sets, nodes=len(leaves) + 1)  # not all are there
+    nodes = nodes_of(make_node, "".join(leaves))
+    try:
+        binding = bind_cell(plan, plan.cells[0], nodes)
+    except BindingMismatch:
+        return
+    for replica in binding.replicas:
+        model = plan.model(replica.model)
+        assert len(set(replica.nodes)) == len(replica.nodes) == model.nodes
+        assert [part.rank for part in replica.parts()] == list(range(model.nodes))
+        assert all(len(part.gpus) == model.slot.gpus for part in replica.parts())
+    parts = [part for replica in binding.replicas for part in replica.parts()]
+    for used in (
+        [(part.node, gpu) for part in parts for gpu in part.gpus],
+        [(part.node, core) for part in parts for core in part.cores if part.pinned],
+        [(part.node, part.port) for part in parts],
+    ):
+        assert len(set(used)) == len(used)
+    order.shuffle(nodes)
+    assert bind_cell(plan, plan.cells[0], nodes) == binding
