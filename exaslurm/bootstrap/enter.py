@@ -53,12 +53,12 @@ def check(container: ContainerPlan, binds: Sequence[Bind], path: str | None) -> 
     return found
 
 
-def raise_limits() -> None:
-    """Soft limits up to the hard ones, as init does: a runtime may make what it finds the most."""
-    for number in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE):
-        hard = resource.getrlimit(number)[1]
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(number, (hard, hard))
+def unlock_memory() -> None:
+    """The soft limit of locked memory up to the hard one, as init does: a runtime may make what it
+    finds the most."""
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (hard, hard))
 
 
 def with_directories(environ: Mapping[str, str], instead: str) -> dict[str, str]:
@@ -67,7 +67,7 @@ def with_directories(environ: Mapping[str, str], instead: str) -> dict[str, str]
     for name, value in environ.items():
         ours = name.startswith(("APPTAINER_", "SINGULARITY_")) and name.endswith("DIR")
         if ours and not os.path.isdir(value):
-            print(f"exaslurm: {name}: {value} is not there: {instead}", file=sys.stderr)
+            print(f"exaslurm: {name}: {value} is not there, {instead} is taken", file=sys.stderr)
             result[name] = instead
     return result
 
@@ -107,7 +107,7 @@ def command(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str],
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     """The task; an error of ours is one line, and the cell's reason where this is its head."""
     os.umask(0o077)
-    raise_limits()
+    unlock_memory()
     try:
         words, env = command(argv, environ)
         # Apptainer goes on where it was called; its option for that has had two names.

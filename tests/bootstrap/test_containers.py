@@ -306,7 +306,7 @@ def test_enter_becomes_the_runtime(node: dict[str, Path]) -> None:
     assert command[-4:] == ["--head-host", "10.0.0.1", "--port-base", "20000"]
     assert f"--bind={enter.PACKAGE}:{containers.PACKAGE_ROOT}/exaslurm:ro" in words
     assert tmp == f"TMP={node['root'] / 'tmp'}"
-    assert "/not/on/this/node is not there" in done.stderr
+    assert "/not/on/this/node is not there, " in done.stderr
     assert cwd == "/"
     assert locked != "0"
 
