@@ -12,6 +12,7 @@ of one is ever an argument.
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -191,7 +192,7 @@ def runtime_argv(
     and not there is left out.
     """
     container = _container(plan)
-    present = [bind for bind in binds if not bind.optional or find(bind.source)]
+    present = [bind for bind in binds if not bind.optional or find(glob.escape(bind.source))]
     devices = [path for pattern in FABRIC_DEVICES for path in sorted(find(pattern))]
     kinds = accelerators(plan, component)
     for kind in kinds:
