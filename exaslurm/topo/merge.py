@@ -23,6 +23,15 @@ class Drivers:
 def completed_by(topology: NodeTopology, library: NodeTopology) -> Drivers:
     """What the kernel shows with what a library lists, which it may let this process use."""
     merged = merge(topology, library)
+    # Kernels before 5.10 do not tell that a node of memory alone is a device's.
+    of_gpus = {gpu.memory_node for gpu in merged.gpus}
+    numa = tuple(
+        dataclasses.replace(node, kind="device")
+        if node.index in of_gpus and not node.cpus
+        else node
+        for node in merged.numa
+    )
+    merged = dataclasses.replace(merged, numa=numa)
     accessible = tuple(merged.gpu_at(gpu.pci) or gpu for gpu in library.gpus)
     return Drivers(topology=merged, accessible=accessible)
 

@@ -15,7 +15,7 @@ def hcas(sys: Path, numa: Sequence[NumaNode]) -> tuple[Hca, ...]:
     """Every RDMA device, also those that are down, then the network interfaces of hardware that
     belong to none of them; by name."""
     found = [
-        *(_verbs(device, sys, numa) for device in sorted((sys / "class/infiniband").glob("*"))),
+        *(_verbs(device, sys, numa) for device in _physical(sys / "class/infiniband", "*")),
         *(_slingshot(device, sys, numa) for device in _cassinis(sys)),
     ]
     taken = {name for hca in found for name in hca.interfaces}
@@ -70,11 +70,14 @@ def _port(port: Path) -> HcaPort:
 
 
 def _cassinis(sys: Path) -> list[Path]:
-    """Not the virtual functions of containers."""
     # libcxi goes by cxi_user, libfabric by cxi.
-    found = list((sys / "class/cxi").glob("cxi[0-9]*"))
-    found = found or list((sys / "class/cxi_user").glob("cxi[0-9]*"))
-    return sorted(path for path in found if not (path / "device/physfn").exists())
+    by_class = (_physical(sys / "class" / name, "cxi[0-9]*") for name in ("cxi", "cxi_user"))
+    return next((found for found in by_class if found), [])
+
+
+def _physical(folder: Path, pattern: str) -> list[Path]:
+    """Without the virtual functions of this machine's guests and containers."""
+    return [path for path in sorted(folder.glob(pattern)) if not (path / "device/physfn").exists()]
 
 
 def _slingshot(device: Path, sys: Path, numa: Sequence[NumaNode]) -> Hca:

@@ -55,8 +55,8 @@ def pci_gpus(sys: Path, proc: Path, memory: Memory) -> tuple[Gpu, ...]:
 def _vendor(device: Path, proc: Path) -> Vendor | None:
     """Of an accelerator; None for anything else, a server's own display included."""
     kind = (read(device / "class") or "")[:6]
-    if kind not in _CLASSES:
-        return None
+    if kind not in _CLASSES or (device / "physfn").exists():
+        return None  # physfn: a virtual function, for guests of this machine
     if (proc / "driver/nvidia/gpus" / device.name).is_dir():
         return "nvidia"
     vendor = _VENDORS.get(read(device / "vendor") or "")

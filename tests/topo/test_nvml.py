@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from exaslurm.core.topology import Gpu, NodeTopology
+from exaslurm.core.topology import Gpu, NodeTopology, NumaNode
 from exaslurm.topo.nvml import with_nvml
 
 BUS = ("00000000:1B:00.0", "00000000:43:00.0", "00000000:52:00.0")
@@ -106,6 +107,17 @@ def test_names_memory_and_direct_links(use: Any) -> None:
     assert found.topology.sources == ("sysfs", "NVML")
     assert found.accessible == found.topology.gpus
     assert library.shut == 1
+
+
+def test_memory_that_the_kernel_does_not_call_a_gpus(use: Any) -> None:
+    numa = (
+        NumaNode(index=0, kind="cpu", cpus=(0,), mem_mib=1024),
+        NumaNode(index=12, kind="special", cpus=(), mem_mib=1024),
+        NumaNode(index=13, kind="special", cpus=(), mem_mib=1024),
+    )
+    use(Library(BUS, numa={0: 0, 1: 12}))
+    found = with_nvml(dataclasses.replace(TOPOLOGY, numa=numa)).topology
+    assert [node.kind for node in found.numa] == ["cpu", "device", "special"]
 
 
 def test_links_over_switches(use: Any) -> None:

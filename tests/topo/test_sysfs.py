@@ -144,6 +144,12 @@ def test_slingshot(root: Path, kind: str) -> None:
     assert nearness(topology.gpus[0], hca) == "PIX"
 
 
+@pytest.mark.parametrize("device", ["class/infiniband/mlx5_10", "class/cxi/cxi0"])
+def test_virtual_functions_are_for_others(root: Path, device: str) -> None:
+    (root / "sys" / device / "device/physfn").mkdir()
+    assert device.rpartition("/")[2] not in {hca.name for hca in read_root(root).hcas}
+
+
 def test_other_interfaces_come_by_themselves(root: Path) -> None:
     names = [(hca.name, hca.fabric) for hca in read_root(root).hcas]
     assert names == [("cxi0", "slingshot"), ("eth0", "ethernet"), ("mlx5_10", "infiniband")]
