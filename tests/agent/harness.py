@@ -169,14 +169,19 @@ class Node:
     def binding(self, slot: int = 0) -> ReplicaBinding:
         return make_binding(self.port_base, slot)
 
-    def want(self, *replicas: ReplicaBinding, stop: bool = False) -> None:
+    def want(
+        self, *replicas: ReplicaBinding, stop: bool = False, kill: tuple[str, ...] = ()
+    ) -> None:
         """What the next report is answered with."""
-        version = self.desired.version + 1
-        self.desired = DesiredState(version=version, ray=None, engines=replicas, stop=stop)
+        self.desired = DesiredState(
+            version=self.desired.version + 1, ray=None, engines=replicas, stop=stop, kill=kill
+        )
 
-    async def push(self, *replicas: ReplicaBinding, stop: bool = False) -> None:
+    async def push(
+        self, *replicas: ReplicaBinding, stop: bool = False, kill: tuple[str, ...] = ()
+    ) -> None:
         """Say it to the agent at once."""
-        self.want(*replicas, stop=stop)
+        self.want(*replicas, stop=stop, kill=kill)
         url = f"http://127.0.0.1:{self.reports[-1].facts.agent_port}/v1/desired"
         headers = {"Authorization": f"Bearer {self.key}"}
         async with (

@@ -8,16 +8,20 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 import pytest
 
 from exaslurm.agent.gang import FollowerProbe, leader_gone, part_name
 from exaslurm.bind.gang import joined
 from exaslurm.core.binding import ReplicaBinding
+from tests.agent.harness import Node, make_binding
 from tests.agent.test_engine import Bench, bench, healthy
 from tests.bootstrap.harness import is_alive
 
 __all__ = ["bench"]
+
+MakeNode = Callable[..., Node]
 
 
 def make_gang(binding: ReplicaBinding, leader_port: int) -> ReplicaBinding:
@@ -41,8 +45,6 @@ def test_parts_write_to_files_of_their_own(bench_binding: ReplicaBinding) -> Non
 
 @pytest.fixture
 def bench_binding() -> ReplicaBinding:
-    from tests.agent.harness import make_binding
-
     return make_binding(20000)
 
 
@@ -105,3 +107,40 @@ async def test_a_follower_does_not_wait_for_ever(bench: Bench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as leader:
         gang = make_gang(bench.binding, leader.getsockname()[1])
         assert not await leader_gone(gang, 0.6)
+
+
+async def test_a_gang_that_has_failed_is_ended_without_waiting(make_node: MakeNode) -> None:
+    """The engine ignores SIGTERM: whoever gives it time to finish waits for seven seconds."""
+    node = make_node("stubborn")
+    gang = joined([node.binding(), dataclasses.replace(node.binding(), node="n2")])
+    node.want(gang)
+    await node.start()
+    first = await node.engine(healthy)
+    began = time.monotonic()
+    await node.push(kill=(gang.id,))
+    report = await node.until(lambda report: not report.engines)
+    assert time.monotonic() - began < 4.0
+    assert report.seen_version == node.desired.version
+    assert not is_alive(first.pid or 0)
+    await node.push(dataclasses.replace(gang, attempt=1))
+    again = await node.engine(healthy)
+    assert (again.attempt, again.pid != first.pid) == (1, True)
+    # Another start is never beside this one, even if nobody says to kill it.
+    began = time.monotonic()
+    await node.push(dataclasses.replace(gang, attempt=2))
+    third = await node.engine(lambda engine: healthy(engine) and engine.attempt == 2)
+    assert time.monotonic() - began < 6.0
+    assert not is_alive(again.pid or 0)
+    assert is_alive(third.pid or 0)
+
+
+async def test_a_part_is_adopted_by_the_next_agent(make_node: MakeNode) -> None:
+    node = make_node("")
+    gang = joined([node.binding(), dataclasses.replace(node.binding(), node="n2")])
+    node.want(gang)
+    await node.start()
+    first = await node.engine(healthy)
+    incarnation = node.reports[-1].incarnation
+    os.kill(node.agent_pid(), signal.SIGKILL)
+    report = await node.until(lambda report: report.incarnation != incarnation)
+    assert [(e.phase, e.pid, e.attempt) for e in report.engines] == [("healthy", first.pid, 0)]
