@@ -38,6 +38,7 @@ class Peers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushed: dict[str, int] = {}
         self._probe_due_s: dict[str, float] = {}
+        self._asked: set[str] = set()
 
     def has_fetched(self, node: str, version: int) -> None:
         """A report was answered with this version: it need not be pushed."""
@@ -125,11 +126,17 @@ class Peers:
     async def _probe_gang(self, replica: Replica) -> None:
         """/health of the first rank is 200 while the others are gone: only an answer tells that
         all are there."""
+        if replica.id in self._asked:
+            return  # that question has more time than there is between two looks
         place = replica.binding
         name = replica.shard.served_names[0]
-        cause = await canary.send(
-            self._session, replica.url, self._key, replica.model, name, timeout_s=_GANG_PROBE_S
-        )
+        self._asked.add(replica.id)
+        try:
+            cause = await canary.send(
+                self._session, replica.url, self._key, replica.model, name, timeout_s=_GANG_PROBE_S
+            )
+        finally:
+            self._asked.discard(replica.id)
         now = time.monotonic()
         node = self._cell.silent_node(replica, now)
         if cause is not None and node is not None and replica.binding is place:
