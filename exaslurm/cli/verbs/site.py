@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from exaslurm.cli.output import result, result_json, table
+from exaslurm.cli.output import result, result_json, table, talk
 from exaslurm.cli.verb import NearestGroup, json_option, verb
 from exaslurm.errors import ExitCode, UserError
 
@@ -79,7 +80,6 @@ def check_command(
     a head of its own and without, in every container runtime, with the templates that are in use
     here. bash and (where it is installed) shellcheck look at the scripts."""
     import os
-    from pathlib import Path
 
     from exaslurm.api.planning import write_files
     from exaslurm.api.site_check import check_site
@@ -125,5 +125,39 @@ def _as_text(check: SiteCheck) -> Iterator[str]:
         yield f"  not verified on the machine: {key}"
 
 
-for _command in (list_command, show_command, check_command):
+@verb("draft", short_help="Write a first site config from a live Slurm.")
+@click.argument("name", required=False)
+@click.option(
+    "--topo",
+    "topologies",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="What `exaslurm topo --json` or `lstopo --of xml` said on a node. More than one may be "
+    "given. On a node of the cluster, it is looked at without being asked.",
+)
+@click.option("--output", metavar="FILE", type=click.Path(path_type=Path), help="Write it to FILE.")
+def draft_command(name: str | None, topologies: tuple[Path, ...], output: Path | None) -> None:
+    """Ask Slurm (scontrol, three questions) for nodes, partitions and settings, and write a site
+    config NAME from them (default: the cluster's name). What Slurm does not know is in comments
+    and under `unverified`.
+
+    To have the nodes looked at too: srun -N1 exaslurm topo --json > node.json, then --topo
+    node.json.
+    """
+    from exaslurm.api.site_draft import draft_site
+    from exaslurm.util.files import create_once
+
+    if name is None and output is not None:
+        name = output.stem
+    text = draft_site(name, topologies=topologies)
+    if output is None:
+        result(text.rstrip("\n"))
+    elif create_once(output, text):
+        talk(f"written to {output}; `exaslurm site check {output}` checks it")
+    else:
+        raise UserError(f"{output} is there already", remedy="give another --output")
+
+
+for _command in (list_command, show_command, check_command, draft_command):
     site_command.add_command(_command)

@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from acceptance.lab import ROOT, Lab, until
 from acceptance.placement import taught
 from acceptance.runner import Line, LineFailed
 from exaslurm.api.site_check import check_site, rendered
+from exaslurm.api.site_draft import draft_site
 from exaslurm.site.load import load_site
 from exaslurm.site.model import Site
+from exaslurm.slurm.client import Slurm
 
 TITLE = "site configs: every script linted; every header accepted by a Slurm taught the site"
 
 VERSIONS = ("22.05", "24.11")
 CONFIGS = ROOT / "site_configs"
 PORT = 7900
+# What a draft of the lab finds: processors and GPUs by kind.
+DRAFTED = {"cpu": (16, None), "a100": (16, 4)}
 # Each is refused by a controller that really looks, in words of its own.
 WRONG = {
     "a partition that is not there": ("--partition=nowhere", "invalid partition"),
@@ -46,6 +52,7 @@ def with_slurm(line: Line, version: str, sites: list[Site], environ: dict[str, s
     name = "sites" + ("" if version == "22.05" else "-2411")
     lab_up(line, name, version)
     lab = Lab(name, "")
+    draft_of_lab(line, lab, version, environ)
     for index, site in enumerate(sites):
         controller = Controller(line, lab, site, PORT + index, version)
         if controller.start():
@@ -53,10 +60,36 @@ def with_slurm(line: Line, version: str, sites: list[Site], environ: dict[str, s
         controller.stop()
 
 
+def draft_of_lab(line: Line, lab: Lab, version: str, environ: dict[str, str]) -> None:
+    """`site draft` on the lab itself: what it writes is checked, and accepted by that Slurm."""
+    text = draft_site("drafted", environ=environ, slurm=LabSlurm(lab))
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "drafted.yaml").write_text(text)
+        known = {**environ, "EXASLURM_SITE_CONFIG": directory}
+        check = check_site("drafted", known)
+        line.check(
+            f"Slurm {version}: a draft of the lab is a good site config",
+            not check.problems,
+            "\n".join(check.problems) or f"{len(check.scripts)} scripts",
+        )
+        if check.site is None:
+            return
+        kinds = {name: (kind.cpus, kind.gpus) for name, kind in check.site.node_kinds.items()}
+        line.check(f"Slurm {version}: its node kinds", kinds == DRAFTED, kinds)
+        for name, script in headers(check.site, known):
+            done = lab.sh("sbatch --test-only", text=script)
+            said = done.stderr.strip().splitlines()
+            line.check(
+                f"Slurm {version}: {name} of the draft is accepted",
+                done.returncode == 0,
+                said[-1] if said else "silent",
+            )
+
+
 def lab_up(line: Line, name: str, version: str) -> None:
     script = str(ROOT / "scripts/lab")
     line.cleanups.append(lambda: subprocess.run([script, "down", "--name", name], check=True))
-    words = ["up", "--name", name, "--nodes", "2", "--slurm", version, "--install"]
+    words = ["up", "--name", name, "--nodes", "3", "--slurm", version, "--install"]
     done = subprocess.run([script, *words], capture_output=True, text=True, timeout=1800)
     line.ran(f"lab {name} with Slurm {version}", done)
 
@@ -71,6 +104,20 @@ def headers(site: Site, environ: dict[str, str]) -> Iterator[tuple[str, str]]:
         if header not in seen:
             seen.add(header)
             yield sample.file_name, text
+
+
+class LabSlurm(Slurm):
+    """Questions to the lab's Slurm, asked on its login node."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__({})
+        self._lab = lab
+
+    def query(self, argv: Sequence[str]) -> str:
+        done = self._lab.on("login", *argv)
+        if done.returncode:
+            raise LineFailed(f"{' '.join(argv)}: {done.stderr}")
+        return done.stdout
 
 
 class Controller:
