@@ -3,7 +3,8 @@
 * InfiniBand, RoCE, Omni-Path: ``class/infiniband/<device>/ports/<n>/{counters,hw_counters}``
   (https://docs.kernel.org/admin-guide/abi-stable.html, sysfs-class-infiniband);
 * Slingshot: ``class/cxi/<device>/device/telemetry/<name>``, each ``VALUE@SECONDS.NANOSECONDS``;
-* every network interface: ``class/net/<interface>/statistics``.
+* every network interface: ``class/net/<interface>/statistics``, pauses as its driver counts them,
+  and for plain Ethernet the host's TCP segments that were sent again (``/proc/net/snmp``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from exaslurm.core.topology import Hca, HcaPort
+from exaslurm.fabric.ethtool import pauses
 
 SYS = Path("/sys")
+TCP_RETRANSMITS = "TcpRetransSegs"
 
 _NET = (
     "tx_bytes",
@@ -45,13 +48,16 @@ def read_port(hca: Hca, port: HcaPort, sys: Path = SYS) -> dict[str, int]:
         found = {} if device is None else _numbers(device / "device" / "telemetry", _CXI)
         return found or _interface(hca, sys)
     if hca.fabric == "ethernet":
-        return _interface(hca, sys)
+        # A recorded /sys lies beside its /proc.
+        return {**_interface(hca, sys), **_pauses(hca, sys), **_tcp(sys.parent / "proc")}
     directory = sys / "class/infiniband" / hca.name
     here = directory / "ports" / str(port.number)
     return {
         **_numbers(directory / "hw_counters"),
+        **_numbers(here / "diag_counters"),  # qib
         **_numbers(here / "hw_counters"),
         **_numbers(here / "counters"),
+        **(_pauses(hca, sys) if hca.fabric == "roce" else {}),
     }
 
 
@@ -91,6 +97,27 @@ def _interface(hca: Hca, sys: Path) -> dict[str, int]:
         for key, value in _numbers(sys / "class/net" / name / "statistics", _NET).items():
             found[key] = found.get(key, 0) + value
     return found
+
+
+def _pauses(hca: Hca, sys: Path) -> dict[str, int]:
+    """The worst of a device's interfaces; the driver knows this host only."""
+    found: dict[str, int] = {}
+    for name in interfaces(hca) if sys == SYS else ():
+        for key, value in pauses(name).items():
+            found[key] = max(value, found.get(key, 0))
+    return found
+
+
+def _tcp(proc: Path) -> dict[str, int]:
+    # Two lines that begin with "Tcp:": names, then values.
+    rows = [
+        line.split()[1:]
+        for line in (_text(proc / "net/snmp") or "").splitlines()
+        if line.startswith("Tcp:")
+    ]
+    values = dict(zip(*rows, strict=False)) if len(rows) == 2 else {}
+    text = values.get("RetransSegs", "")
+    return {TCP_RETRANSMITS: int(text)} if text.isdigit() else {}
 
 
 def _numbers(directory: Path, names: Iterable[str] | None = None) -> dict[str, int]:

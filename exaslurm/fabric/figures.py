@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,8 +10,9 @@ from pathlib import Path
 
 from exaslurm.core.fabric import XMIT_WAIT_BYTES, PortFigures
 from exaslurm.core.topology import Hca, HcaPort
-from exaslurm.fabric.counters import SYS, read_port, read_state
+from exaslurm.fabric.counters import SYS, TCP_RETRANSMITS, read_port, read_state
 from exaslurm.fabric.deltas import Delta, delta
+from exaslurm.fabric.ethtool import PAUSED
 
 # Damaged or lost packets, and repairs of the link.
 ERRORS = (
@@ -30,7 +32,7 @@ ERRORS = (
 )
 DISCARDS = ("port_xmit_discards", "VL15_dropped", "tx_dropped", "rx_dropped", "rx_missed_errors")
 # What the transport sends again, sees out of order or waits for in vain: mlx5 and others
-# (drivers/infiniband/hw), rxe, bnxt_re, efa, and Slingshot's retry handler.
+# (drivers/infiniband/hw), rxe, bnxt_re, efa, qib, and Slingshot's retry handler.
 RETRANSMITS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -44,17 +46,24 @@ RETRANSMITS = (
     "to_retransmits",
     "seq_err_naks_rcvd",
     "retrans_pkts",
+    "rc_resends",
+    "seq_naks",
+    "rc_timeouts",
     "pct_retry_srb_requests",
     "pct_spt_timeouts",
     "hni_llr_tx_replay_event",
     "hni_llr_rx_replay_event",
+    TCP_RETRANSMITS,
 )
 # Octets of each unit of the counters of data sent and received.
 _XMIT = {"port_xmit_data": 4, "hni_sts_tx_ok_octets": 1, "tx_bytes": 1}
 _RCV = {"port_rcv_data": 4, "hni_sts_rx_ok_octets": 1, "rx_bytes": 1}
-# Cycles in which a traffic class was paused; Cassini's clock.
-_PAUSED = tuple(f"hni_tx_paused_{traffic_class}" for traffic_class in range(8))
-_CASSINI_HZ = 1e9
+# What counts the time in which a port was held up, by units a second: cycles of Cassini's clock
+# for each traffic class, microseconds of pause frames for each priority.
+_HELD_UP = (
+    (re.compile(r"hni_tx_paused_[0-7]"), 1e9),
+    (PAUSED, 1e6),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,9 @@ def figures(
         rate_gbps=port.rate_gbps,
         interval_s=round(interval_s, 3),
         congestion=_congestion(
-            seen(("port_xmit_wait", *_PAUSED)), interval_s, bytes_per_s / xmit_wait_bytes
+            seen([n for n in now.counters if _units(n, 1.0)]),
+            interval_s,
+            bytes_per_s / xmit_wait_bytes,
         ),
         xmit_gbps=_rounded(gbps(_XMIT)),
         rcv_gbps=_rounded(gbps(_RCV)),
@@ -130,11 +141,18 @@ def figures(
 def _congestion(seen: Mapping[str, Delta], interval_s: float, ticks_per_s: float) -> float | None:
     shares = []
     for name, change in seen.items():
-        clock = ticks_per_s if name == "port_xmit_wait" else _CASSINI_HZ
-        if change.value is not None and clock:
-            shares.append(change.value / interval_s / clock)
+        per_s = _units(name, ticks_per_s)
+        if change.value is not None and per_s:
+            shares.append(change.value / interval_s / per_s)
     # One paused traffic class holds up what is in it: the worst one counts, not their sum.
     return round(min(1.0, max(shares)), 4) if shares else None
+
+
+def _units(name: str, ticks_per_s: float) -> float:
+    """How many units of a counter a second has; 0 if it counts no time that a port was held up."""
+    if name == "port_xmit_wait":
+        return ticks_per_s
+    return next((per_s for names, per_s in _HELD_UP if names.fullmatch(name)), 0.0)
 
 
 def _remark(name: str, change: Delta) -> str:

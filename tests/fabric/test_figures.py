@@ -11,7 +11,7 @@ from exaslurm.core.codec import dumps, loads
 from exaslurm.core.fabric import PortFigures, fabric_of, usable_ports
 from exaslurm.core.topology import Fabric, Hca, HcaPort
 from exaslurm.fabric.counters import read_port, read_state
-from exaslurm.fabric.figures import Sampler
+from exaslurm.fabric.figures import Reading, Sampler, figures
 from tests.fabric.conftest import CXI, write
 
 
@@ -152,6 +152,30 @@ def test_slingshot(sys: Path) -> None:
     assert found.xmit_gbps == pytest.approx(100.0)
     assert found.errors_per_s == pytest.approx(1.0)
     assert found.retransmits_per_s == pytest.approx(2.0)
+
+
+def test_pause_frames_hold_a_port_up() -> None:
+    roce = Hca(name="mlx5_0", fabric="roce", ports=(port(100.0),), interfaces=("ens1",))
+    before = {"rx_prio0_pause_duration": 0, "rx_prio3_pause_duration": 500, "port_xmit_wait": 0}
+    now = {"rx_prio0_pause_duration": 10, "rx_prio3_pause_duration": 2_500_500, "port_xmit_wait": 0}
+    found = figures(
+        roce, roce.ports[0], Reading(1.0, "ACTIVE", before), Reading(11.0, "ACTIVE", now)
+    )
+    assert found.congestion == pytest.approx(0.25)
+
+
+SNMP = """\
+Ip: Forwarding DefaultTTL
+Ip: 1 64
+Tcp: RtoAlgorithm RtoMin OutSegs RetransSegs InErrs
+Tcp: 1 200 1000 {} 0
+"""
+
+
+def test_tcp_segments_that_were_sent_again(sys: Path) -> None:
+    write(sys.parent, {"proc/net/snmp": SNMP.format(100)})
+    found = after(ETH, sys, {"../proc/net/snmp": SNMP.format(130)})
+    assert found.retransmits_per_s == pytest.approx(3.0)
 
 
 def test_ethernet_has_no_congestion_counter(sys: Path) -> None:
