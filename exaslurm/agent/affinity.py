@@ -11,6 +11,7 @@ from pathlib import Path
 
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.numbers import ranges
+from exaslurm.core.topology import UNKNOWN, NodeTopology
 
 PROC = Path("/proc")
 # The policy of the first areas is the process's own; a walk over all of them takes long.
@@ -37,7 +38,12 @@ class EnginePlaceSeen:
     off_plan: str | None
 
 
-def look(binding: ReplicaBinding, pids: Iterable[int], proc: Path = PROC) -> EnginePlaceSeen | None:
+def look(
+    binding: ReplicaBinding,
+    pids: Iterable[int],
+    topology: NodeTopology = UNKNOWN,
+    proc: Path = PROC,
+) -> EnginePlaceSeen | None:
     """The processes of an engine, from /proc; None if none of them lives."""
     found = places_of(pids, memory=bool(binding.mem_nodes), proc=proc)
     if not found:
@@ -45,7 +51,7 @@ def look(binding: ReplicaBinding, pids: Iterable[int], proc: Path = PROC) -> Eng
     return EnginePlaceSeen(
         cpus=tuple(sorted({cpu for place in found for cpu in place.cpus})),
         mem_nodes=tuple(sorted({node for place in found for node in place.mem_nodes})),
-        off_plan=off_plan(binding, found),
+        off_plan=off_plan(binding, found, topology),
     )
 
 
@@ -65,8 +71,13 @@ def places_of(pids: Iterable[int], *, memory: bool, proc: Path = PROC) -> list[P
     return found
 
 
-def off_plan(binding: ReplicaBinding, places: Sequence[ProcessPlace]) -> str | None:
-    """What is not as planned, None if all is. Replicas that share cores have no plan."""
+def off_plan(
+    binding: ReplicaBinding, places: Sequence[ProcessPlace], topology: NodeTopology = UNKNOWN
+) -> str | None:
+    """What is not as planned, None if all is. Replicas that share cores have no plan.
+
+    No process may run anywhere else, and together they use every core (of its hardware threads
+    one is enough: vLLM binds one compute thread to each core)."""
     if not binding.pinned:
         return None
     planned = set(binding.cores)
@@ -77,16 +88,24 @@ def off_plan(binding: ReplicaBinding, places: Sequence[ProcessPlace]) -> str | N
                 f"({place.name}) may run on {ranges(place.cpus)}{_and_more(places, planned)}"
             )
     seen = {cpu for place in places for cpu in place.cpus}
-    if seen != planned:
+    if seen != planned and _unused(planned, seen, topology):
         return f"planned for CPUs {ranges(binding.cores)}, but it may run on {ranges(seen)} only"
     for place in places:
-        if binding.mem_nodes and place.mem_nodes != binding.mem_nodes:
-            bound = f"only from {ranges(place.mem_nodes)}" if place.mem_nodes else "from any"
+        is_bound = bool(place.mem_nodes) and set(place.mem_nodes) <= set(binding.mem_nodes)
+        if binding.mem_nodes and not is_bound:
+            bound = f"from {ranges(place.mem_nodes)}" if place.mem_nodes else "from any"
             return (
                 f"memory planned on NUMA node {ranges(binding.mem_nodes)}, but process "
                 f"{place.pid} ({place.name}) takes it {bound}"
             )
     return None
+
+
+def _unused(planned: Collection[int], seen: Collection[int], topology: NodeTopology) -> bool:
+    """Whether a planned core is not used by any thread."""
+    cores = [set(core.cpus) & set(planned) for core in topology.cores]
+    cores += [{cpu} for cpu in set(planned) - set(topology.cpus)]
+    return any(core and not core & set(seen) for core in cores)
 
 
 def _and_more(places: Sequence[ProcessPlace], planned: Collection[int]) -> str:

@@ -249,7 +249,7 @@ class Engine:
 
     def _look(self, pids: Collection[int]) -> None:
         """Where its processes may run, against the plan: somebody may have changed it."""
-        seen = look(self.binding, pids)
+        seen = look(self.binding, pids, self._place.topology)
         if seen is None:
             return
         if seen.off_plan is not None and self.status.off_plan is None:

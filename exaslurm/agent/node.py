@@ -314,6 +314,9 @@ class NodeAgent:
             interface=self._where.interface,
             hcas=self._facts.topology.hcas,
             ray_env=self._ray.client_env(),
+            topology=self._facts.topology,
+            gpus=self._facts.gpus,
+            numactl=shutil.which("numactl", path=self._settings.environ.get("PATH")) is not None,
         )
 
     def _probe_of(

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exaslurm.core.topology import Hca
+from exaslurm.core.facts import GpuFact
+from exaslurm.core.topology import UNKNOWN, Hca, NodeTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
     """``interface`` is the network interface that has the replica's address (None: unknown);
     ``key_file`` holds the deployment's internal key; ``hcas`` are the node's network devices;
-    ``ray_env`` leads to the cell's Ray (empty where there is none)."""
+    ``ray_env`` leads to the cell's Ray (empty where there is none); ``topology`` is the node's,
+    ``gpus`` are those that Slurm granted, and ``numactl`` says whether that program is there."""
 
     node_dir: Path
     log: Path
@@ -21,3 +23,6 @@ class EnginePlace:
     interface: str | None
     hcas: tuple[Hca, ...] = ()
     ray_env: Mapping[str, str] = field(default_factory=dict)
+    topology: NodeTopology = UNKNOWN
+    gpus: tuple[GpuFact, ...] = ()
+    numactl: bool = False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.execspec import ExecSpec
-from exaslurm.core.plan import EnginePlan, ModelPlan, Option, Plan
+from exaslurm.core.plan import ModelPlan, Option, Plan
 from exaslurm.engines.caches import ReplicaDirs
 from exaslurm.engines.devices import device_env
 from exaslurm.engines.gang import BACKEND, gang_argv, gang_env, internal_port
@@ -16,6 +16,7 @@ from exaslurm.engines.middleware import KEY_VARIABLE, REPLICA_VARIABLE
 from exaslurm.engines.network import network_env
 from exaslurm.engines.options import long_options
 from exaslurm.engines.place import EnginePlace
+from exaslurm.engines.threads import numa_argv, thread_env
 from exaslurm.errors import PlanError, ReplicaError
 
 MIDDLEWARE = "exaslurm.engines.middleware.KeyMiddleware"
@@ -71,6 +72,7 @@ def build(
         *_parallel(model),
         *gang_argv(replica, model),
         *_options(model, plan),
+        *_numa(replica, model, place),
         *engine.extra_args,
     ]
     set_env, unset = device_env(engine.device, replica.gpus)
@@ -86,7 +88,7 @@ def build(
             nodes=model.nodes,
         ),
         **ReplicaDirs.of(place.node_dir, replica.id).env(),
-        **_thread_env(replica, model),
+        **thread_env(replica, model, place.topology),
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         # A base for the engine's internal ports, not its HTTP port.
@@ -177,27 +179,10 @@ def _parallel(model: ModelPlan) -> list[str]:
     return argv
 
 
-def _thread_env(replica: ReplicaBinding, model: ModelPlan) -> dict[str, str]:
-    """Threads by the cores that the replica really has.
-
-    A replica that shares its CPUs (``pinned`` false) gets one compute thread: several that all
-    take every CPU are slower together than one thread each.
-    """
-    if not _on_cpu(model.engine):
-        return {"OMP_NUM_THREADS": "1"} if not replica.cores else {}
-    ranks = model.ranks_per_node
-    if not replica.pinned or len(replica.cores) < ranks:
-        bind, threads = "nobind", 1
-    else:
-        threads = len(replica.cores) // ranks
-        parts = [replica.cores[rank * threads : (rank + 1) * threads] for rank in range(ranks)]
-        bind = "|".join(",".join(map(str, part)) for part in parts)
-    env = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": bind}
-    if model.tensor * model.pipeline == 1:
-        # Engine core and worker in one process: a third less memory, and it starts sooner.
-        env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    return env
-
-
-def _on_cpu(engine: EnginePlan) -> bool:
-    return engine.device == "cpu"
+def _numa(replica: ReplicaBinding, model: ModelPlan, place: EnginePlace) -> list[str]:
+    if not place.numactl or model.engine.device not in ("cuda", "rocm") or model.nodes > 1:
+        return []
+    given = {f"--{name.lstrip('-').replace('_', '-')}" for name in model.engine.args}
+    mentioned = given | set(long_options(model.engine.extra_args))
+    gpus = {gpu.visible_id: gpu for gpu in place.gpus}
+    return numa_argv(replica, model, place.topology, gpus, mentioned)

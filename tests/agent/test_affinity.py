@@ -14,6 +14,7 @@ import pytest
 from exaslurm.agent.affinity import ProcessPlace, look, off_plan, places_of
 from exaslurm.bootstrap.pinned_exec import bind_memory
 from exaslurm.core.binding import ReplicaBinding
+from exaslurm.core.topology import Core, NodeTopology
 
 # A parent with a thread and a child, as engines have them.
 TREE = (
@@ -126,12 +127,23 @@ def place(pid: int, *cpus: int, mem_nodes: tuple[int, ...] = ()) -> ProcessPlace
         (binding(0, mem_nodes=(1,)), [place(7, 0, mem_nodes=(1,))], None),
         (binding(0, mem_nodes=(1,)), [place(7, 0)],
          "memory planned on NUMA node 1, but process 7 (vllm) takes it from any"),
-        (binding(0, mem_nodes=(0, 1)), [place(7, 0, mem_nodes=(0,))],
-         "memory planned on NUMA node 0-1, but process 7 (vllm) takes it only from 0"),
+        (binding(0, mem_nodes=(0, 1)), [place(7, 0, mem_nodes=(0,))], None),
+        (binding(0, mem_nodes=(0, 1)), [place(7, 0, mem_nodes=(1, 2))],
+         "memory planned on NUMA node 0-1, but process 7 (vllm) takes it from 1-2"),
     ],
 )  # fmt: skip
 def test_what_is_said(planned: ReplicaBinding, places: list[ProcessPlace], said: str) -> None:
     assert off_plan(planned, places) == said
+
+
+def test_one_thread_of_each_core_is_enough() -> None:
+    cores = tuple(Core(cpus=(cpu, cpu + 2), package=0, numa=0) for cpu in range(2))
+    topology = NodeTopology(host="n", cores=cores)
+    planned = binding(0, 1, 2, 3)
+    assert off_plan(planned, [place(7, 0), place(8, 3)], topology) is None
+    assert off_plan(planned, [place(7, 0, 2)], topology) == (
+        "planned for CPUs 0-3, but it may run on 0,2 only"
+    )
 
 
 @pytest.mark.parametrize(
