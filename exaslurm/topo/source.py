@@ -23,6 +23,13 @@ _KINDS = (
 
 def read_any(path: Path) -> NodeTopology:
     """Raises UserError where the path is none of these."""
+    try:
+        return _read(path)
+    except (ValueError, RecursionError) as error:  # a number that is none, endless nesting
+        raise UserError(f"{path}: {error}", remedy=_KINDS) from error
+
+
+def _read(path: Path) -> NodeTopology:
     if path.is_dir():
         return _tree(path)
     try:

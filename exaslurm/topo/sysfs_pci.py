@@ -34,13 +34,14 @@ def pci_gpus(sys: Path, proc: Path, memory: Memory) -> tuple[Gpu, ...]:
         tiles = _tiles(device) if vendor == "intel" else ()
         size = read_int(device / "mem_info_vram_total") or _intel_memory(device, tiles)
         cpus = cpus_of(device, "local_cpu") or cpus_of(device, "local_cpus")
+        driver = _nvidia_says(proc, device.name)
         found.append(
             Gpu(
                 index=sum(gpu.vendor == vendor for gpu in found),
                 vendor=vendor,
                 pci=device.name,
-                uuid=read(device / "unique_id"),
-                name=read(device / "product_name") or None,
+                uuid=read(device / "unique_id") or driver.get("GPU UUID"),
+                name=read(device / "product_name") or driver.get("Model") or None,
                 mem_mib=size >> 20 if size else None,
                 numa=near_node(read_int(device / "numa_node"), cpus, memory.numa),
                 cpus=cpus,
@@ -65,6 +66,14 @@ def _vendor(device: Path, proc: Path) -> Vendor | None:
         # An integrated Intel GPU sits on the root bus and serves no model.
         return None if vendor == "intel" and device.name == "0000:00:02.0" else vendor
     return None if kind == _VGA or driver else vendor
+
+
+def _nvidia_says(proc: Path, pci: str) -> dict[str, str]:
+    """What NVIDIA's driver tells anybody of a GPU (``Model``, ``GPU UUID``, ...)."""
+    lines = (read(proc / "driver/nvidia/gpus" / pci / "information") or "").splitlines()
+    pairs = (line.partition(":") for line in lines)
+    # "GPU-????????-...": of a GPU that nobody has used since the start of the driver.
+    return {name.strip(): text.strip() for name, _, text in pairs if "?" not in text}
 
 
 def _tiles(device: Path) -> tuple[Path, ...]:

@@ -58,8 +58,11 @@ def test_the_report_says_what_is_near() -> None:
         ("plain text", "neither XML nor JSON"),
         ("<html/>", "unknown kind"),
         ("{", "not JSON"),
+        ("<a>" * 40 + "</a>" * 40, "unknown kind"),
         ('{"schema": "exaslurm/topology/9"}', "exaslurm/topology/1"),
         ('{"schema": "exaslurm/topology/1", "topology": {"host": 3}}', "topology.host"),
+        ('<topology><object type="Machine" os_index="many"/></topology>', "many"),
+        ('<system><cpu numaid="0" affinity="zz"/></system>', "zz"),
     ],
 )
 def test_other_files(tmp_path: Path, text: str, says: str) -> None:

@@ -204,6 +204,22 @@ def test_the_driver_says_whose_memory_it_is(tmp_path: Path) -> None:
     assert (gpu.numa, gpu.memory_node) == (1, 10)
 
 
+@pytest.mark.parametrize(
+    ("uuid", "expected"),
+    [("GPU-5d1c", "GPU-5d1c"), ("GPU-????????-????-????-????-????????????", None)],
+)
+def test_nvidias_driver_names_its_gpus(tmp_path: Path, uuid: str, expected: str | None) -> None:
+    place = fill(
+        tmp_path / "sys/devices/pci0000:10/0000:10:01.0/0000:17:00.0",
+        {"class": "0x030200", "vendor": "0x10de"},
+    )
+    link(tmp_path / "sys/bus/pci/devices/0000:17:00.0", place)
+    text = f"Model: \t\t NVIDIA A100-SXM4-40GB\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\n"
+    fill(tmp_path, {"proc/driver/nvidia/gpus/0000:17:00.0/information": text})
+    (gpu,) = read_sysfs(tmp_path / "sys", tmp_path / "proc").gpus
+    assert (gpu.name, gpu.uuid) == ("NVIDIA A100-SXM4-40GB", expected)
+
+
 def test_high_bandwidth_memory_of_a_processor_is_special(tmp_path: Path) -> None:
     fill(
         tmp_path / "devices/system/node",
