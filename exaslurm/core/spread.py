@@ -96,10 +96,12 @@ def prove(
     survival: Survival,
     *,
     nodes: Iterable[Collection[str]] = (),
+    cells: Iterable[str] = (),
     no_switches: str = "nothing is known of switches",
 ) -> Proof:
     """What the replicas that stand there outlive. ``nodes``: the switches above each node, also
     of those without replicas; with one of which they are not known, switches are not looked at.
+    ``cells``: those without replicas too.
 
     Where there is but one cell, or a switch is above every node, nothing can be done about its
     loss: such things are not looked at. ``no_switches`` says why no switch is known, if so.
@@ -107,7 +109,7 @@ def prove(
     shards: dict[str, list[Standing]] = {}
     for standing in standings:
         shards.setdefault(standing.shard, []).append(standing)
-    cells = {standing.cell for standing in standings}
+    in_cells = {*cells, *(standing.cell for standing in standings)}
     above = [frozenset(switches) for switches in nodes]
     above_all = frozenset.intersection(*above) if above else frozenset[str]()
     switches = frozenset(name for s in standings for name in s.switches) - above_all
@@ -119,7 +121,7 @@ def prove(
         checks.append(("switches", survival.switches))
     elif survival.switches:
         without.append(("switches", "all are below one switch" if above_all else no_switches))
-    if survival.cells and len(cells) > 1:
+    if survival.cells and len(in_cells) > 1:
         checks.append(("cells", survival.cells))
     elif survival.cells:
         without.append(("cells", "there is one cell"))

@@ -47,7 +47,10 @@ def check_spread(
         return ()  # one machine: nothing could be done
     standings = [standing for cell in cells for standing in cell.standings]
     proof = prove(
-        standings, survival, no_switches="switches are looked at when Slurm has granted nodes"
+        standings,
+        survival,
+        cells=[str(index) for index in range(len(cells))],
+        no_switches="switches are looked at when Slurm has granted nodes",
     )
     refused = [weak for weak in proof.weak if weak.thing in survival.demanded]
     for thing in survival.demanded:

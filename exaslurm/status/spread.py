@@ -41,5 +41,10 @@ def spread_of(plan: Plan, cells: Sequence[CellStatus]) -> tuple[str, ...]:
         if replica.node and replica.state not in _GONE
     ]
     unknown = [() for standing in standings if not standing.nodes <= above.keys()]
-    proof = prove(standings, plan.survival, nodes=[*above.values(), *unknown])
+    proof = prove(
+        standings,
+        plan.survival,
+        nodes=[*above.values(), *unknown],
+        cells=[cell.name for cell in cells],
+    )
     return proof.sentences(name_lost=True)

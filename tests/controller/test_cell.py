@@ -341,3 +341,24 @@ def everybody_but(cell: Cell, absent: str, now: float) -> None:
             found = [r for r in cell.replicas.values() if r.binding.node == node]
             engines = [r.engine for r in found if r.engine is not None]
             cell.on_report(report(node, *engines), now)
+
+
+def test_what_the_whole_cluster_knows_of_a_node_completes_its_facts() -> None:
+    plan = make_plan()
+    marker = dataclasses.replace(
+        make_marker(plan),
+        switches={WORKERS[0]: ("spine", "leaf1")},
+        features={WORKERS[0]: ("nvme",)},
+    )
+    cell = Cell(plan, marker, generation=1, now=0.0)
+    for name in WORKERS[:2]:
+        cell.on_report(report(name), 1.0)
+    found = cell.members.nodes[WORKERS[0]].report
+    other = cell.members.nodes[WORKERS[1]].report
+    assert found is not None
+    assert other is not None
+    assert (found.facts.switches, found.facts.switch) == (("spine", "leaf1"), "leaf1")
+    assert found.facts.features == ("nvme",)
+    assert (other.facts.switches, other.facts.features) == ((), None)
+    states = {state.node: state.switches for state in cell.members.states(1.0)}
+    assert states[WORKERS[0]] == ("spine", "leaf1")
