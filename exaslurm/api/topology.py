@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,14 +15,33 @@ if TYPE_CHECKING:
     from exaslurm.topo.replicas import PlacedReplica
 
 
-def load_topology(source: Path | None = None) -> NodeTopology:
-    """Of this machine, or what ``source`` holds (see ``read_any``). Raises UserError."""
-    from exaslurm.topo.node import read_node
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """What of this machine the process may use: logical CPUs, places of GPUs (None: no driver
+    tells)."""
+
+    cpus: tuple[int, ...]
+    gpus: tuple[int, ...] | None
+
+
+def load_topology(source: Path) -> NodeTopology:
+    """What ``source`` holds (see ``read_any``). Raises UserError."""
     from exaslurm.topo.source import read_any
 
-    if source is not None:
-        return read_any(source)
-    return read_node(host=socket.gethostname().partition(".")[0]).topology
+    return read_any(source)
+
+
+def this_machine() -> tuple[NodeTopology, Granted]:
+    """The machine, and what of it this process may use."""
+    from exaslurm.topo.node import read_node
+
+    found = read_node(host=socket.gethostname().partition(".")[0])
+    topology = found.topology
+    mine = found.accessible
+    gpus = None
+    if mine is not None:
+        gpus = tuple(place for place, gpu in enumerate(topology.gpus) if gpu in mine)
+    return topology, Granted(cpus=tuple(sorted(os.sched_getaffinity(0))), gpus=gpus)
 
 
 def load_binding(path: Path, node: str | None, topology: NodeTopology) -> tuple[PlacedReplica, ...]:

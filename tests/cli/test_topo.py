@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,16 @@ def test_a_binding_of_another_node(exaslurm: Any, node: Path, cell: Path) -> Non
     done = exaslurm("topo", "--from", node, "--binding", cell, "--node", "nid1")
     assert done.code == 2
     assert "it has frontier" in done.err
+
+
+def test_what_of_it_is_ours(exaslurm: Any) -> None:
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) < 2:
+        pytest.skip("one CPU cannot be a part of what there is")
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        done = exaslurm("topo")
+    finally:
+        os.sched_setaffinity(0, cpus)
+    assert f"this process may use CPUs {min(cpus)}\n" in done.err
+    assert "may use" not in exaslurm("topo", "--json").out

@@ -52,13 +52,14 @@ def topo_command(
 
     To see another node: srun -N1 exaslurm topo --json > node.json, then --from node.json.
     """
-    from exaslurm.api.topology import load_binding, load_topology, write_png
+    from exaslurm.api.topology import load_binding, load_topology, this_machine, write_png
+    from exaslurm.topo.files import as_list
     from exaslurm.topo.report import report
     from exaslurm.topo.svg import svg as picture
     from exaslurm.topo.tables import tables
     from exaslurm.topo.tree import tree
 
-    topology = load_topology(source)
+    topology, granted = this_machine() if source is None else (load_topology(source), None)
     replicas = load_binding(binding, node, topology) if binding is not None else ()
     if svg is not None:
         svg.write_text(picture(topology, replicas), encoding="utf-8")
@@ -73,3 +74,8 @@ def topo_command(
         result("\n\n".join(table(part.header, part.rows) for part in found))
     elif svg is None and png is None:
         result(tree(topology, replicas))
+    if granted is not None and set(topology.cpus) - set(granted.cpus):
+        talk(f"this process may use CPUs {as_list(granted.cpus)}")
+    if granted is not None and granted.gpus is not None and len(granted.gpus) < len(topology.gpus):
+        names = ", ".join(f"GPU {topology.gpus[place].index}" for place in granted.gpus)
+        talk(f"this process may use {names}")
