@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +107,12 @@ def test_before_there_are_nodes() -> None:
     assert condition.verdict(kind_values("gpu", gpus=4)) is None
     assert condition.verdict(kind_values("cpu", gpus=4)) is False
     assert condition.verdict(kind_values("gpu", gpus=0)) is False
+
+
+def test_the_how_to_names_every_fact() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "howto" / "constraints.md"
+    rows = re.findall(r"^\| `(\w+)` \| .* \| `(.+)` \|$", page.read_text(), re.MULTILINE)
+    assert [name for name, _ in rows] == sorted(FACTS)
+    for name, example in rows:
+        (condition,) = conditions([example])
+        assert condition.names() == {name}
