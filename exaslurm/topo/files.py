@@ -96,9 +96,8 @@ def pci_of(path: Path) -> tuple[str | None, tuple[str, ...]]:
 
 
 def short_pci(address: str) -> str:
-    """An address in the form of sysfs: lower case, four digits of domain where that is enough
-    (NVML writes eight), function 0 where none is given (NCCL leaves out no part, nvidia-smi
-    none; hwloc may)."""
+    """An address in the form of sysfs: lower case, a domain of four digits where they are enough
+    (NVML writes eight), domain and function 0 where they are left out."""
     text = address.strip().lower()
     if "." not in text:
         text += ".0"

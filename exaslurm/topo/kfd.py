@@ -52,8 +52,7 @@ def kfd_gpus(sys: Path, gpus: Sequence[Gpu]) -> tuple[tuple[Gpu, ...], tuple[Gpu
     nodes = kfd_nodes(sys)
     by_node = {number(node): properties(node / "properties") for node in nodes}
     order = {kfd_address(values): i for i, values in enumerate(by_node.values())}
-    by_address = {kfd_address(values): node for node, values in zip(nodes, by_node.values(),
-                                                                     strict=True)}  # fmt: skip
+    by_address = {kfd_address(by_node[number(node)]): node for node in nodes}
     amd = [gpu for gpu in gpus if gpu.vendor == "amd"]
     if all(gpu.pci in order for gpu in amd):
         amd.sort(key=lambda gpu: order[gpu.pci or ""])

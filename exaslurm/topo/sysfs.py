@@ -55,7 +55,7 @@ def numa_nodes(sys: Path = SYS, proc: Path = PROC) -> tuple[NumaNode, ...]:
     """All NUMA nodes that have CPUs or memory, by number."""
     directories = sorted((sys / "devices/system/node").glob("node[0-9]*"), key=number)
     of_gpus = set(nvidia_memory_nodes(proc).values())
-    grace = _has_initiators(sys)
+    of_devices = _initiators(sys)
     found: list[NumaNode] = []
     rows: list[list[int]] = []
     for directory in directories:
@@ -64,7 +64,7 @@ def numa_nodes(sys: Path = SYS, proc: Path = PROC) -> tuple[NumaNode, ...]:
         match = re.search(r"MemTotal:\s+(\d+) kB", read(directory / "meminfo") or "")
         mem_mib = int(match.group(1)) // 1024 if match else 0
         rows.append([int(word) for word in (read(directory / "distance") or "").split()])
-        device = index in of_gpus or (not cpus and index in grace)
+        device = index in of_gpus or (not cpus and index in of_devices)
         found.append(
             NumaNode(index=index, kind=memory_kind(cpus, device), cpus=cpus, mem_mib=mem_mib)
         )
@@ -99,7 +99,7 @@ def nvidia_memory_nodes(proc: Path = PROC) -> dict[str, int]:
     return found
 
 
-def _has_initiators(sys: Path) -> set[int]:
+def _initiators(sys: Path) -> set[int]:
     """Nodes that the firmware calls a device's own (ACPI generic initiators, kernel 5.10): on
     Grace Hopper the memory of the GPU."""
     text = read(sys / "devices/system/node/has_generic_initiator") or ""

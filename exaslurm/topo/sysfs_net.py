@@ -131,8 +131,9 @@ def _ethernet_port(interface: Path, *, number: int) -> HcaPort:
 
 def _is_hardware(interface: Path) -> bool:
     """A physical interface, not a bridge, a VLAN, a container's end or a virtual function."""
-    pci, _ = pci_of(interface)
-    return pci is not None and not (interface / "device/physfn").exists()
+    device = interface / "device"
+    real = pci_of(interface)[0] is not None or device.exists()  # not on PCI: guests of Hyper-V
+    return real and not (device / "physfn").exists()
 
 
 def _interfaces(sys: Path, device: Path, pci: str | None) -> tuple[str, ...]:
