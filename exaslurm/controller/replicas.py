@@ -231,8 +231,7 @@ class Replica:
             self._status(part, self.gang.part(part.node), facts_of(part.node))
             for part in self.binding.parts()
         )
-        off_plan = next((part.off_plan for part in parts if part.off_plan is not None), None)
-        return dataclasses.replace(whole, parts=parts, off_plan=off_plan)
+        return dataclasses.replace(whole, parts=parts)
 
     def _status(
         self, binding: ReplicaBinding, engine: EngineStatus | None, facts: NodeFacts | None

@@ -129,7 +129,7 @@ def test_each_part_is_shown_with_its_place(cell: Cell) -> None:
     assert [(part.node, part.cores_actual) for part in status.parts] == [("n2", None), ("n3", (5,))]
     assert status.parts[1].cores == replica.binding.ranks[1].cores
     assert status.parts[1].cores_granted == tuple(range(8))
-    assert status.off_plan == "it runs on CPUs 5 too"
+    assert status.off_plan == "rank 1 on n3: it runs on CPUs 5 too"
     assert any("c000-r0000 on n3 is not where it was planned" in note for note in state.notes)
     assert loads(type(state), dumps(state), where="test") == state
 
