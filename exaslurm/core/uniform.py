@@ -88,7 +88,8 @@ def _alike(ident: str, nodes: Sequence[NodeChecks]) -> dict[str, Check]:
 
 
 def _pairs(nodes: Sequence[NodeChecks]) -> list[tuple[str, PeerMeasure]]:
-    hosts = {node.host for node in nodes}
+    # Of one that gave no answer, nothing is known of its network either.
+    hosts = {node.host for node in nodes if all(c.id != "node.answer" for c in node.checks)}
     return [(node.host, peer) for node in nodes for peer in node.peers if peer.peer in hosts]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from exaslurm.core.checks import Check, NodeChecks, PeerMeasure
+from exaslurm.core.checks import Check, NodeChecks, PeerMeasure, failed
 from exaslurm.core.uniform import compare
 
 
@@ -97,6 +97,13 @@ def test_who_cannot_get_out_is_at_fault() -> None:
 def test_one_way_between_two_is_a_warning() -> None:
     found = compare(ring("abcd", ab=to("b", error="no route")))
     assert outcomes(found, "net.peers") == {"a": "warn", "b": "pass", "c": "pass", "d": "pass"}
+
+
+def test_a_node_that_gave_no_answer_is_not_judged_by_its_network() -> None:
+    nodes = ring("abcd", ac=to("c", error="it did not come"), bc=to("c", error="it did not come"))
+    silent = NodeChecks(host="c", checks=(failed("node.answer", "nothing", "look"),))
+    found = compare([node if node.host != "c" else silent for node in nodes])
+    assert outcomes(found, "net.peers") == {"a": "pass", "b": "pass", "d": "pass"}
 
 
 def test_a_slow_link_is_found_at_its_own_end() -> None:

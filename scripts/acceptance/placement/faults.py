@@ -25,7 +25,6 @@ SLOW = f"mkdir -p {MODELS} && bindfs --write-rate=1M --read-rate=1M /exa/shared/
 HUNG = f"mkdir -p {MODELS} && bindfs /exa/shared/scratch {MODELS} && kill -STOP $(pgrep -n bindfs)"
 UNBIND = f"umount -l {MODELS}; rmdir {MODELS}"
 SHARED_MODELS = f"storage: {{shared: {MODELS}}}\n"
-SLURMD = "$(pgrep -x slurmd)"
 
 # A name server that thinks for three seconds about every question.
 DNS = """
@@ -80,12 +79,20 @@ SLOW_NAMES = (
     "until [ -e /run/dns.ready ]; do :; done"
 )
 PYTHON = "/exa/shared/scratch/python"
-BROKEN = (
-    f"cat >{PYTHON} <<'END'\n#!/bin/sh\n"
-    f"[ $(hostname) = {VICTIM} ] && echo broken here && exit 1\n"
-    'exec /opt/exaslurm/env/bin/python "$@"\nEND\n'
-    f"chmod 755 {PYTHON}"
-)
+
+
+def python(on_victim: str) -> str:
+    """A Python for the site config that does something else on the victim."""
+    return (
+        f"cat >{PYTHON} <<'END'\n#!/bin/sh\n[ $(hostname) = {VICTIM} ] && {on_victim}\n"
+        'exec /opt/exaslurm/env/bin/python "$@"\nEND\n'
+        f"chmod 755 {PYTHON}"
+    )
+
+
+BROKEN = python("echo broken here && exit 1")
+LOW_NOFILE = python("prlimit --pid $$ --nofile=1024:1024")
+LOW_MEMLOCK = python("prlimit --pid $$ --memlock=32768:32768")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,13 +163,6 @@ FAULTS = (
         undo=((VICTIM, "nft delete table inet shut"),),
     ),
     Fault(
-        name="slow link",
-        ids=("net.latency",),
-        value="us round trip to .*; usual here",
-        plant=((VICTIM, "tc qdisc add dev eth0 root netem delay 20ms"),),
-        undo=((VICTIM, "tc qdisc del dev eth0 root"),),
-    ),
-    Fault(
         name="busy port",
         ids=("ports.free",),
         value="^0 of 1 blocks free; in use: 24003$",
@@ -181,15 +181,17 @@ FAULTS = (
         name="low nofile",
         ids=("limits.nofile",),
         value=r"^1024 \(hard limit\)$",
-        plant=((VICTIM, f"prlimit --pid {SLURMD} --nofile=1024:1024"),),
-        undo=((VICTIM, f"prlimit --pid {SLURMD} --nofile=20000:20000"),),
+        plant=(("login", LOW_NOFILE),),
+        undo=(("login", f"rm {PYTHON}"),),
+        site=f"python: {PYTHON}\n",
     ),
     Fault(
         name="low memlock",
         ids=("limits.memlock",),
         value="^32 KiB$",
-        plant=((VICTIM, f"prlimit --pid {SLURMD} --memlock=32768:32768"),),
-        undo=((VICTIM, f"prlimit --pid {SLURMD} --memlock=8388608:8388608"),),
+        plant=(("login", LOW_MEMLOCK),),
+        undo=(("login", f"rm {PYTHON}"),),
+        site=f"python: {PYTHON}\n",
     ),
     Fault(
         name="full disk",
@@ -201,9 +203,9 @@ FAULTS = (
     Fault(
         name="long temporary path",
         ids=("tmp.path",),
-        value="/exa/local/a/long/directory has 27 characters",
+        value=f"^{HOME}/t has 23 characters$",
         host="login",
-        site="storage: {ram: /exa/local/a/long/directory}\n",
+        site="storage: {ram: $HOME/t}\n",
         nodes=False,
     ),
     Fault(
@@ -305,6 +307,8 @@ def verdict(fault: Fault, code: int, found: Checks, sound: Checks) -> list[str]:
         for check in checks:
             mine = host == fault.host and check["id"] in fault.ids
             usual = before.get(_name(check), "pass")
+            if check["id"] == "storage.speed" and check["outcome"] == "warn":
+                continue  # all nodes share the disk of this machine, and its load
             if not mine and _RANK[check["outcome"]] > _RANK[usual]:
                 wrong.append(f"{host}: {check['id']} is {check['outcome']}: {check['value']}")
     if fault.ids != ("node.answer",):
