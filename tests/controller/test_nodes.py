@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from exaslurm.controller.nodes import LOST_AFTER_S, SILENT_AFTER_S, Membership
+from exaslurm.core.fabric import PortFigures
 from exaslurm.errors import AllocationError
 from tests.controller.conftest import WORKERS, make_marker, make_plan, report
 
@@ -71,3 +74,16 @@ def test_silent_then_lost_then_back() -> None:
     members.on_report(report("n2"), 70.0)
     (back,) = (s for s in members.states(71.0) if s.node == "n2")
     assert (back.state, back.cause) == ("joined", None)
+
+
+def test_figures_of_the_network_are_those_of_nodes_that_report() -> None:
+    members = membership()
+    port = PortFigures(
+        device="mlx5_0", port=1, fabric="infiniband", state="ACTIVE", rate_gbps=200.0,
+        interval_s=10.0, congestion=0.4,
+    )  # fmt: skip
+    members.on_report(dataclasses.replace(report("n2"), fabric=(port,)), 0.0)
+    (state,) = (s for s in members.states(SILENT_AFTER_S) if s.node == "n2")
+    assert state.fabric == (port,)
+    (silent,) = (s for s in members.states(SILENT_AFTER_S + 1) if s.node == "n2")
+    assert silent.fabric == ()
