@@ -25,14 +25,17 @@ from exaslurm.agent.fabric import FabricWatch
 from exaslurm.agent.fit import smallest_gpu_gib
 from exaslurm.agent.gang import FollowerProbe
 from exaslurm.agent.head import EX_TEMPFAIL, HeadDuty, PortsTakenError
+from exaslurm.agent.head import NAME as CONTROLLER
 from exaslurm.agent.health import Preflight
 from exaslurm.agent.link import Link
 from exaslurm.agent.orphans import kill_sessions
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
 from exaslurm.agent.proxies import cell_nodes, no_proxy
+from exaslurm.agent.ray_node import NAME as RAY
 from exaslurm.agent.ray_node import RayNode
 from exaslurm.agent.server import make_app
+from exaslurm.agent.service_cores import ServiceCores
 from exaslurm.agent.settings import Settings
 from exaslurm.agent.staging import Stager
 from exaslurm.core import ports
@@ -78,6 +81,7 @@ class NodeAgent:
         self._seen_version = 0
         self._facts: NodeFacts
         self._engines: Engines
+        self._service: ServiceCores
         self._ray: RayNode
         self._preflight: Preflight
         self._head: HeadDuty | None = None
@@ -130,6 +134,9 @@ class NodeAgent:
         )
         self._engines = Engines(tools, self._changed)
         self._ray = RayNode(settings, self._facts, self._children, self._files, self._changed.set)
+        # With vLLM's Ray executor the ranks of replicas are Ray's processes.
+        names = () if any(m.executor == "ray" for m in plan.models) else (RAY, CONTROLLER)
+        self._service = ServiceCores(self._children, self._facts.cpus, names)
         self._preflight = Preflight(settings, self._facts, self._changed.set)
         if settings.is_head:
             self._head = HeadDuty(settings, self._facts, self._children)
@@ -140,6 +147,7 @@ class NodeAgent:
             self._engines.run(),
             self._fabric.run(self._facts.topology.hcas),
             link.run(self._changed, settings.times.report_s, plan.timeouts.nodes_s),
+            self._service.run(settings.times.report_s),
             self._told_to_end(),
         ]
         if plan.ray.enabled:
@@ -297,6 +305,7 @@ class NodeAgent:
         elif not self._ending.is_set():
             self._ray.want(desired.ray)
             self._engines.want(desired.engines, desired.kill)
+            self._service.want(desired.engines)
 
     def _recall(self) -> None:
         """What the controller wanted of an earlier agent holds until it says otherwise."""
