@@ -91,9 +91,11 @@ class Events:
 
     def _aligned(self, connection: Connection, data: bytes) -> None:
         """Whether the next read can pass as it comes."""
+        head = connection.head
         self._as_it_came = (
             self._chunks
-            and connection.chunked
+            and head is not None
+            and head.chunked
             and connection.between_chunks
             and data.endswith(b"\r\n")
             and not self._held

@@ -48,7 +48,7 @@ class Target:
         self.replica = replica
         self.endpoint = Endpoint(replica.url, key)
         self.ident = replica.id
-        self.label = replica.id.encode()
+        self.label = b"\r\nx-exaslurm-replica: %b\r\n" % replica.id.encode()
         self.domains = (replica.node, replica.switch, replica.cell)
         self.outstanding = 0
         self.elsewhere = 0
