@@ -146,12 +146,12 @@ class Answering(Call, ABC):
                 if connection.done and head.status == 200 and not head.events:
                     self._pass_whole(connection, head)  # as nearly always
                 else:
-                    self._judge(connection, head, data)
+                    self._judge(connection, head)
         elif state == HOLDING:
             if connection.pieces:
                 self._held += connection.body()
             assert connection.head is not None
-            self._judge(connection, connection.head, data)
+            self._judge(connection, connection.head)
 
     def lost(self, reason: str, loss: Loss) -> None:
         """The connection ended, or never began, before the answer was whole."""
@@ -228,7 +228,7 @@ class Answering(Call, ABC):
 
     # What an answer is.
 
-    def _judge(self, connection: Connection, head: AnswerHead, data: bytes) -> None:
+    def _judge(self, connection: Connection, head: AnswerHead) -> None:
         """The head is there, and ``_held`` of the body: pass it on, refuse it, or wait for more."""
         done = connection.done
         longest = self._router.config.max_buffered_answer_bytes
@@ -237,7 +237,7 @@ class Answering(Call, ABC):
                 self._judge_refusal(connection, head)
                 return
         elif head.events:
-            if self._judge_events(connection, head, data):
+            if self._judge_events(connection, head):
                 return
         elif done:
             self._pass_whole(connection, head)
@@ -262,7 +262,7 @@ class Answering(Call, ABC):
         self._hand_back(connection)
         self._refuse_attempt(refusal, fatal=dying or status == 401)
 
-    def _judge_events(self, connection: Connection, head: AnswerHead, data: bytes) -> bool:
+    def _judge_events(self, connection: Connection, head: AnswerHead) -> bool:
         """Whether the fate of an event stream is decided: its first event is there."""
         held = self._held
         if cut(held) == 0 and not connection.done and len(held) <= MAX_HELD_BYTES:
@@ -285,7 +285,7 @@ class Answering(Call, ABC):
             framing += _CHUNKED
         else:
             self.keep_alive = False
-        relay.begin(self._answer_head(head, self._at(), framing), held, connection, data)
+        relay.begin(self._answer_head(head, self._at(), framing), held, connection)
         self._after_begin(connection, relay)
         return True
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PATIENT_BYTES = 64 * 1024
 _PATIENT_MS = 60_000
 _MAX_HEAD_BYTES = 256 * 1024
+_ZERO = ord("0")
 # Out of descriptors or memory: no other engine would be reached either.
 _OUR_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -96,7 +97,8 @@ class Connection(asyncio.Protocol):
     """One connection to an engine. It serves one request at a time, and is idle in between.
 
     After each read: ``head``, None as long as it is not whole; ``pieces`` (the body's pieces of
-    this read, decoded); ``done``: the answer is whole.
+    this read, decoded); ``between_chunks``: it ended with a whole chunk; ``done``: the answer is
+    whole.
     """
 
     __slots__ = (
@@ -109,6 +111,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_patient",
         "_sock",
+        "between_chunks",
         "done",
         "endpoint",
         "head",
@@ -136,6 +139,7 @@ class Connection(asyncio.Protocol):
         self._patient = False
         self._begins = True
         self._chunk_open = False
+        self.between_chunks = False
         self._head_bytes = 0
 
     # The transport's side.
@@ -179,7 +183,13 @@ class Connection(asyncio.Protocol):
                 self.done = self.keep = True
                 receiver.received(self, data)
                 return
-        elif self.pieces:
+        else:
+            if self.between_chunks:
+                chunks = whole_chunks(data)
+                if chunks is not None:  # so does the usual stream go on
+                    self.pieces = chunks
+                    receiver.received(self, data)
+                    return
             self.pieces = []
         read = self._parse(data)
         if read is None:
@@ -193,6 +203,9 @@ class Connection(asyncio.Protocol):
                 return
         elif begins and self.done and self.keep and head.length is not None:
             self._memory.learn(data, head)
+        self.between_chunks = (
+            head is not None and head.chunked and not self._chunk_open and read.endswith(b"\r\n")
+        )
         receiver.received(self, read)
 
     def _parse(self, data: bytes) -> bytes | None:
@@ -273,11 +286,6 @@ class Connection(asyncio.Protocol):
 
     # The receiver's side.
 
-    @property
-    def between_chunks(self) -> bool:
-        """Whether what has been read so far ends with a whole chunk."""
-        return not self._chunk_open
-
     def body(self) -> bytes:
         """The body's bytes of this read."""
         pieces = self.pieces
@@ -293,6 +301,7 @@ class Connection(asyncio.Protocol):
         self.pieces = []
         self.done = self.keep = False
         self._begins = True
+        self.between_chunks = False
         self._head_bytes = 0
         self.idle_since_s = now_s
         self.endpoint.idle.append(self)
@@ -301,6 +310,29 @@ class Connection(asyncio.Protocol):
         """Nobody wants the rest of the answer: the engine shall stop."""
         self.receiver = None
         self.transport.abort()
+
+
+def whole_chunks(data: bytes) -> list[bytes] | None:
+    """What is in the chunks of a body, if ``data`` is whole ones and nothing else; the last one,
+    extensions and anything else unusual are the parser's to read (RFC 9112, 7.1)."""
+    chunks = []
+    at, end = 0, len(data)
+    while at < end:
+        line = data.find(b"\r\n", at, at + 8)
+        size = data[at:line]
+        # Such as "0x1f" is a number to Python, and "0" is the end.
+        if line < 0 or not size.isalnum() or size[0] == _ZERO:
+            return None
+        begin = line + 2
+        try:
+            at = begin + int(size, 16)
+        except ValueError:
+            return None
+        chunks.append(data[begin:at])
+        at += 2
+        if data[at - 2 : at] != b"\r\n":
+            return None
+    return chunks
 
 
 class Upstream:

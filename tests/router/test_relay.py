@@ -54,7 +54,7 @@ class Line:
         self._held += connection.body()
         if b"\n\n" in self._held or connection.done:
             self._begun = True
-            self.relay.begin(OWN_HEAD if self.relay._chunks else b"", self._held, connection, data)
+            self.relay.begin(OWN_HEAD if self.relay._chunks else b"", self._held, connection)
 
     def lost(self, reason: str, *, connected: bool) -> None:
         raise AssertionError(reason)
