@@ -203,6 +203,11 @@ class ClientKeys:
         self._raw = raw
         return True
 
+    @property
+    def state(self) -> object:
+        """The same object as long as the keys are."""
+        return self._by_digest
+
     def find(self, authorization: bytes, now_s: float) -> KeyInfo | None:
         """Whose key the value of an ``Authorization`` field holds, as it came: ``Bearer KEY``.
 

@@ -14,7 +14,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Sequence
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 from exaslurm.router.blocks import EXTENTS
 from exaslurm.router.prefixes import CAPACITY, Found, Prefixes, Shared
@@ -157,7 +157,7 @@ class Affinity(Generic[L]):
             ):
                 self._found = None
                 self._sample(usable, rng)
-                return cast("L", home)
+                return home  # type: ignore[no-any-return]
         self._found = found = self._prefixes.find(keys)
         _, known, entry, common = found
         count = len(keys)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from exaslurm.router.call import Call
 from exaslurm.router.errors import RequestError
 from exaslurm.router.events import MAX_HELD_BYTES, EventStream, cut, is_engine_error
-from exaslurm.router.headers import Headers, head_to_client
+from exaslurm.router.headers import (
+    ANY_ORIGIN,
+    EVENTS_PASS_AT_ONCE,
+    NO_CACHE,
+    new_request_id,
+)
+from exaslurm.router.heads import AnswerHead, RequestHead
 from exaslurm.router.hedge import Hedge
 from exaslurm.router.relay import Body, Events
 from exaslurm.router.table import Target
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from exaslurm.router.router import Router
 
 _MAX_REFUSAL_BYTES = 64 * 1024
+_CHUNKED = b"transfer-encoding: chunked\r\n"
 # vLLM's words for "this process will not answer any more" inside a 500.
 _DYING = (b"cannot schedule new futures after shutdown", b"EngineCore", b"EngineDeadError")
 
@@ -57,7 +64,7 @@ class Refusal(NamedTuple):
     reason: str
     message: str
     sent: bool
-    answer: tuple[int, Headers, bytes] | None = None
+    answer: tuple[AnswerHead, bytes] | None = None
 
 
 class Answering(Call, ABC):
@@ -65,49 +72,35 @@ class Answering(Call, ABC):
     this attempt began (both monotonic)."""
 
     __slots__ = (
-        "_any_origin",
         "_body",
         "_client",
-        "_forwarded",
         "_handle",
         "_hedge",
         "_held",
         "_relay",
         "_router",
         "_target",
-        "chunks",
+        "head",
         "keep_alive",
         "moved_s",
         "sent_s",
         "state",
     )
 
-    def __init__(
-        self,
-        router: Router,
-        client: Client,
-        route: str,
-        ident: bytes,
-        *,
-        keep_alive: bool,
-        chunks: bool,
-        any_origin: bool,
-    ) -> None:
-        super().__init__(route, ident, time.monotonic())
+    def __init__(self, router: Router, client: Client, head: RequestHead) -> None:
+        super().__init__(head.route, head.ident or new_request_id(), time.monotonic())
+        self.head = head
         self.state = READING
-        self.keep_alive = keep_alive
-        self.chunks = chunks
+        self.keep_alive = head.keep_alive
         self.moved_s = self.sent_s = self.started_s
         self._router = router
         self._client = client
-        self._any_origin = any_origin
         self._target: Target | None = None
         self._handle: Request | None = None
         self._hedge: Hedge | None = None
         self._relay: Events | Body | None = None
         self._held = b""
         self._body = b""
-        self._forwarded = b""
 
     @abstractmethod
     def _is_next(self) -> bool:
@@ -144,19 +137,21 @@ class Answering(Call, ABC):
             elif self._client.paused:
                 connection.transport.pause_reading()
         elif state == SENT:
-            if connection.head_done:
+            head = connection.head
+            if head is not None:
                 if self._hedge is not None:
                     self._drop_hedge()
                 self._handle = connection
                 self._held = connection.body()
-                if connection.done and connection.status == 200 and not connection.events:
-                    self._pass_whole(connection)  # as nearly always
+                if connection.done and head.status == 200 and not head.events:
+                    self._pass_whole(connection, head)  # as nearly always
                 else:
-                    self._judge(connection, data)
+                    self._judge(connection, head)
         elif state == HOLDING:
             if connection.pieces:
                 self._held += connection.body()
-            self._judge(connection, data)
+            assert connection.head is not None
+            self._judge(connection, connection.head)
 
     def lost(self, reason: str, loss: Loss) -> None:
         """The connection ended, or never began, before the answer was whole."""
@@ -233,42 +228,41 @@ class Answering(Call, ABC):
 
     # What an answer is.
 
-    def _judge(self, connection: Connection, data: bytes) -> None:
+    def _judge(self, connection: Connection, head: AnswerHead) -> None:
         """The head is there, and ``_held`` of the body: pass it on, refuse it, or wait for more."""
-        status = connection.status
         done = connection.done
         longest = self._router.config.max_buffered_answer_bytes
-        if status in (401, 500, 503):
+        if head.status in (401, 500, 503):
             if done or len(self._held) >= _MAX_REFUSAL_BYTES:
-                self._judge_refusal(connection)
+                self._judge_refusal(connection, head)
                 return
-        elif connection.events:
-            if self._judge_events(connection, data):
+        elif head.events:
+            if self._judge_events(connection, head):
                 return
         elif done:
-            self._pass_whole(connection)
+            self._pass_whole(connection, head)
             return
-        elif connection.coded or (connection.length or 0) > longest or len(self._held) > longest:
-            self._pass_body(connection)
+        elif head.coded or (head.length or 0) > longest or len(self._held) > longest:
+            self._pass_body(connection, head)
             return
         self.state = HOLDING
 
-    def _judge_refusal(self, connection: Connection) -> None:
+    def _judge_refusal(self, connection: Connection, head: AnswerHead) -> None:
         """A status that may mean "not I": busy, going down, or not the engine we think it is."""
-        status, body = connection.status, self._held
+        status, body = head.status, self._held
         dying = status == 500 and any(words in body for words in _DYING)
         if status == 500 and not dying:
             if connection.done:
-                self._pass_whole(connection)
+                self._pass_whole(connection, head)
             else:
-                self._pass_body(connection)
+                self._pass_body(connection, head)
             return
-        kept = None if status == 401 else (status, connection.headers, body)
+        kept = None if status == 401 else (head, body)
         refusal = Refusal("refused", f"it answered {status}", sent=True, answer=kept)
         self._hand_back(connection)
         self._refuse_attempt(refusal, fatal=dying or status == 401)
 
-    def _judge_events(self, connection: Connection, data: bytes) -> bool:
+    def _judge_events(self, connection: Connection, head: AnswerHead) -> bool:
         """Whether the fate of an event stream is decided: its first event is there."""
         held = self._held
         if cut(held) == 0 and not connection.done and len(held) <= MAX_HELD_BYTES:
@@ -279,40 +273,44 @@ class Answering(Call, ABC):
             self._hand_back(connection)
             self._refuse_attempt(refusal, fatal=False)
             return True
-        self._begin(connection)
-        relay = Events(EventStream(self.route), self._write, chunks=self.chunks)
+        self._begin(head)
+        chunks = self.head.chunks
+        relay = Events(EventStream(self.route), self._write, chunks=chunks)
         self._relay = relay
         self.stream = True
-        framing = b"transfer-encoding: chunked\r\n"
-        if not self.chunks:
-            framing = b""
+        framing = EVENTS_PASS_AT_ONCE
+        if not any(name == b"cache-control" for name, _ in head.headers):
+            framing += NO_CACHE
+        if chunks:
+            framing += _CHUNKED
+        else:
             self.keep_alive = False
-        relay.begin(self._head(connection, framing, events=True), held, connection, data)
+        relay.begin(self._answer_head(head, self._at(), framing), held, connection)
         self._after_begin(connection, relay)
         return True
 
-    def _pass_body(self, connection: Connection) -> None:
+    def _pass_body(self, connection: Connection, head: AnswerHead) -> None:
         """A long body passes as it comes."""
-        self._begin(connection)
-        length = connection.length
-        chunks = length is None and self.chunks
+        self._begin(head)
+        length = head.length
+        chunks = length is None and self.head.chunks
+        framing = b""
         if length is not None:
             framing = b"content-length: %d\r\n" % length
         elif chunks:
-            framing = b"transfer-encoding: chunked\r\n"
+            framing = _CHUNKED
         else:
-            framing = b""
             self.keep_alive = False
-        relay = Body(self._write, chunks=chunks, healthy=connection.status < 500)
+        relay = Body(self._write, chunks=chunks, healthy=head.status < 500)
         self._relay = relay
-        relay.begin(self._head(connection, framing), self._held, connection)
+        relay.begin(self._answer_head(head, self._at(), framing), self._held, connection)
         self._after_begin(connection, relay)
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin(self, head: AnswerHead) -> None:
         self.state = PASSING
-        self.status = connection.status
+        self.status = head.status
         self.first_byte_s = time.monotonic()
-        self._body = self._forwarded = b""
+        self._body = b""
 
     def _after_begin(self, connection: Connection, relay: Events | Body) -> None:
         self._held = b""
@@ -333,33 +331,37 @@ class Answering(Call, ABC):
         self._hand_back(connection)
         self._complete()
 
-    def _pass_whole(self, connection: Connection) -> None:
+    def _pass_whole(self, connection: Connection, head: AnswerHead) -> None:
         """The usual plain answer: it is all there."""
         body = self._held
-        status = self.status = connection.status
+        status = self.status = head.status
         self.first_byte_s = time.monotonic()
-        self._write(self._head(connection, b"content-length: %d\r\n" % len(body)) + body)
+        framing = b"content-length: %d\r\n" % len(body)
+        self._write(self._answer_head(head, self._at(), framing, body))
         if status == 200:
             self.prompt_tokens, self.completion_tokens = usage(body)
         self._judged(healthy=status < 500)
         self._hand_back(connection)
         self._complete()
 
-    def _head(self, connection: Connection, framing: bytes, *, events: bool = False) -> bytes:
-        assert self._target is not None
+    def _answer_head(
+        self, head: AnswerHead, target: Target, framing: bytes, body: bytes = b""
+    ) -> bytes:
+        """The head for the client of what ``target`` answered, and ``body``. ``framing``: fields
+        that say where the body ends, each with its line's end."""
         if not self.keep_alive:
             framing += b"connection: close\r\n"
-        if not connection.dated:
+        if not head.dated:
             framing += self._router.date_line
-        return head_to_client(
-            connection.status,
-            connection.headers,
-            self.ident,
-            self._target.label,
-            framing,
-            events=events,
-            any_origin=self._any_origin,
+        if self.head.is_from_page and self._router.any_origin:
+            framing += ANY_ORIGIN
+        return b"".join(
+            (head.passed, b"x-request-id: ", self.ident, target.label, framing, b"\r\n", body)
         )
+
+    def _at(self) -> Target:
+        assert self._target is not None
+        return self._target
 
     def _write(self, data: bytes) -> None:
         self.bytes_out += len(data)

@@ -18,15 +18,8 @@ from exaslurm.router.blocks import blocks
 from exaslurm.router.call import CLIENT_LEFT
 from exaslurm.router.check import check, floor_tokens, output_tokens
 from exaslurm.router.errors import RequestError
-from exaslurm.router.headers import (
-    Headers,
-    fields_to_engine,
-    has_been_here,
-    head_to_client,
-    new_request_id,
-    own_head,
-    usable_request_id,
-)
+from exaslurm.router.headers import own_head
+from exaslurm.router.heads import RequestHead
 from exaslurm.router.hedge import Hedge
 from exaslurm.router.parse import peek
 from exaslurm.router.rewrite import replace_model
@@ -48,9 +41,7 @@ class Exchange(Answering):
 
     __slots__ = (
         "_entered",
-        "_fields",
         "_group",
-        "_headers",
         "_hedged",
         "_keys",
         "_last",
@@ -61,42 +52,17 @@ class Exchange(Answering):
         "_session",
         "_tokens",
         "_tried",
-        "_url",
         "refusal",
         "request_complete",
         "response_complete",
     )
 
-    def __init__(
-        self,
-        router: Router,
-        client: Client,
-        route: str,
-        url: bytes,
-        headers: Headers,
-        *,
-        keep_alive: bool,
-        chunks: bool,
-    ) -> None:
-        """The head has arrived. ``headers``: names in lower case; ``chunks``: the client reads
-        them (HTTP/1.1)."""
-        fields = dict(headers)
-        given = fields.get(b"x-request-id")
-        super().__init__(
-            router,
-            client,
-            route,
-            given if given is not None and usable_request_id(given) else new_request_id(),
-            keep_alive=keep_alive,
-            chunks=chunks,
-            any_origin=router.any_origin and b"origin" in fields,
-        )
+    def __init__(self, router: Router, client: Client, head: RequestHead) -> None:
+        """The head has arrived."""
+        super().__init__(router, client, head)
         self.request_complete = False
         self.response_complete = False
         self.refusal: RequestError | None = None
-        self._url = url
-        self._headers = headers
-        self._fields = fields
         self._parts: list[bytes] = []
         self._entered = False
         self._group: Group | None = None
@@ -111,14 +77,27 @@ class Exchange(Answering):
         self._last: Refusal | None = None
         router.began(self)
         try:
-            self.key = router.authenticate(fields)
-            router.check_length(fields.get(b"content-length"))
-            if b"via" in fields and has_been_here(headers):
+            self.key = router.recognise(head)
+            if head.is_back:
                 raise router.circle()
         except RequestError as error:
             self.refusal = error.with_traceback(None)  # it would hold this exchange, in a circle
 
     # What the client's connection calls.
+
+    def announce(self, length: bytes) -> None:
+        """The head says how long the body will be."""
+        # Seven digits are less than any limit that makes sense, and need no second look.
+        if len(length) <= 7 or not length.isdigit() or self.refusal is not None:
+            return
+        if int(length) > self._router.config.max_body_bytes:
+            self.refusal = self._router.too_large()
+
+    def whole(self, body: bytes) -> None:
+        """All of the body has arrived with the head."""
+        self.request_complete = True
+        self.part(body)
+        self.start()
 
     def part(self, piece: bytes) -> None:
         """A piece of the request's body."""
@@ -180,7 +159,7 @@ class Exchange(Answering):
     def _route(self) -> None:
         """Look into the body, find who serves it, and ask to be let in."""
         router = self._router
-        fields = self._fields
+        fields = self.head.fields
         parts = self._parts
         body = self._body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._parts = []
@@ -216,7 +195,6 @@ class Exchange(Answering):
 
     def admitted(self) -> None:
         """It may go to an engine now."""
-        self._forwarded = fields_to_engine(self._headers, self.ident, len(self._body))
         self._router.budget.earn()
         self._attempt()
 
@@ -300,20 +278,24 @@ class Exchange(Answering):
 
     def _send_to(self, target: Target, receiver: Receiver) -> Request:
         endpoint = target.endpoint
-        body, rest = self._body, self._forwarded
+        head = self.head
+        body = self._body
         name = target.replica.engine_model
         if name and name != self.model:
-            kind = self._fields.get(b"content-type", b"")
+            kind = head.fields.get(b"content-type", b"")
             body = replace_model(body, name, kind, named=self._named)
-            rest = fields_to_engine(self._headers, self.ident, len(body))
-        head = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n%b%b" % (
-            endpoint.prefix,
-            self._url,
-            endpoint.host,
-            endpoint.auth,
-            rest,
+        start = b"".join(
+            (
+                endpoint.before_url,
+                head.url,
+                endpoint.after_url,
+                head.forwarded,
+                b"x-request-id: ",
+                self.ident,
+                b"\r\ncontent-length: %d\r\n\r\n" % len(body),
+            )
         )
-        return self._router.upstream.send(receiver, endpoint, head, body)
+        return self._router.upstream.send(receiver, endpoint, start, body)
 
     def _try_another(self, refusal: Refusal) -> None:
         self._sends += refusal.sent
@@ -333,20 +315,10 @@ class Exchange(Answering):
             message = last.message if last is not None else ""
             self.refuse(router.no_answer(self._group, tried, message, sent=bool(self._sends)))
             return
-        status, headers, body = last.answer
-        self.status = status
+        head, body = last.answer
+        self.status = head.status
         framing = b"content-length: %d\r\n" % len(body)
-        if not self.keep_alive:
-            framing += b"connection: close\r\n"
-        head = head_to_client(
-            status,
-            headers,
-            self.ident,
-            self._tried[-1].label,
-            framing,
-            any_origin=self._any_origin,
-        )
-        self._write(head + body)
+        self._write(self._answer_head(head, self._tried[-1], framing, body))
         self._complete()
 
     def refuse(self, error: RequestError) -> None:
@@ -365,7 +337,7 @@ class Exchange(Answering):
             self.ident,
             extra,
             self._router.date_line,
-            any_origin=self._any_origin,
+            any_origin=self._router.any_origin and self.head.is_from_page,
         )
         self._write(head + body)
         self._complete()
@@ -392,5 +364,5 @@ class Exchange(Answering):
         if self._hedge is not None:
             self._drop_hedge()
         self._parts = []
-        self._body = self._forwarded = self._held = b""
+        self._body = self._held = b""
         self._router.ended(self)

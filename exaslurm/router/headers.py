@@ -65,8 +65,9 @@ _STATUS_LINES = {status: _status_line(status) for status in range(100, 1000)}
 
 # For pages of other origins: any of them, without cookies.
 ANY_ORIGIN = b"access-control-allow-origin: *\r\n"
-_EVENTS_PASS_AT_ONCE = b"x-accel-buffering: no\r\n"
-_NO_CACHE = b"cache-control: no-cache\r\n"
+# A proxy in front of the router must not collect events.
+EVENTS_PASS_AT_ONCE = b"x-accel-buffering: no\r\n"
+NO_CACHE = b"cache-control: no-cache\r\n"
 
 
 def new_request_id() -> bytes:
@@ -92,48 +93,24 @@ def has_been_here(headers: Headers) -> bool:
     return any(name == b"via" and VIA in value for name, value in headers)
 
 
-def fields_to_engine(headers: Headers, ident: bytes, length: int) -> bytes:
-    """The client's fields (names in lower case) as the engine shall see them, up to the end of
-    the head; the request line, the host and the key come before them."""
-    dropped = _NOT_FORWARDED
-    named = _named_by_connection(headers)
-    if named:
-        dropped = dropped | named
-    fields = [b"%b: %b\r\n" % field for field in headers if field[0] not in dropped]
-    fields.append(b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (ident, length))
-    return b"".join(fields)
+def fields_to_engine(headers: Headers) -> bytes:
+    """The client's fields (names in lower case) as the engine shall see them, each with its line's
+    end; the request's id, its length, the host and the key are the router's to say."""
+    return _fields(headers, _NOT_FORWARDED)
 
 
-def head_to_client(
-    status: int,
-    headers: Headers,
-    ident: bytes,
-    replica: bytes,
-    framing: bytes,
-    *,
-    events: bool = False,
-    any_origin: bool = False,
-) -> bytes:
-    """The head of an answer: the engine's fields (names in lower case) and the router's own.
+def fields_to_client(status: int, headers: Headers) -> bytes:
+    """The status line and the engine's fields (names in lower case) as the client shall see them,
+    each with its line's end; the request's id, the replica and the framing are the router's."""
+    return (_STATUS_LINES.get(status) or _status_line(status)) + _fields(headers, _NOT_RETURNED)
 
-    ``framing``: the fields that say where the body ends, each with its line's end.
-    """
-    dropped = _NOT_RETURNED
-    named = _named_by_connection(headers)
-    if named:
-        dropped = dropped | named
-    parts = [_STATUS_LINES.get(status) or _status_line(status)]
-    parts += [b"%b: %b\r\n" % field for field in headers if field[0] not in dropped]
-    parts.append(b"x-request-id: %b\r\nx-exaslurm-replica: %b\r\n%b" % (ident, replica, framing))
-    if any_origin:
-        parts.append(ANY_ORIGIN)
-    if events:
-        # A proxy in front of the router must not collect the events.
-        parts.append(_EVENTS_PASS_AT_ONCE)
-        if not any(name == b"cache-control" for name, _ in headers):
-            parts.append(_NO_CACHE)
-    parts.append(b"\r\n")
-    return b"".join(parts)
+
+def _fields(headers: Headers, dropped: frozenset[bytes]) -> bytes:
+    for name, value in headers:
+        if name == b"connection" and value not in _PLAIN_CONNECTION:
+            # Fields that it declares to be about this connection only.
+            dropped = dropped.union(token.strip().lower() for token in value.split(b","))
+    return b"".join([b"%b: %b\r\n" % field for field in headers if field[0] not in dropped])
 
 
 def own_head(
@@ -165,12 +142,3 @@ def find(headers: Headers, wanted: bytes) -> str:
         if name == wanted:
             return value.decode("latin-1")
     return ""
-
-
-def _named_by_connection(headers: Headers) -> frozenset[bytes]:
-    """Fields that ``Connection`` declares to be about this connection only."""
-    names: set[bytes] = set()
-    for name, value in headers:
-        if name == b"connection" and value not in _PLAIN_CONNECTION:
-            names.update(token.strip().lower() for token in value.split(b","))
-    return frozenset(names)

@@ -40,8 +40,8 @@ class Hedge:
         """An answer arrives."""
         if self._receiver is not None:
             self._receiver.received(connection, data)
-        elif connection.head_done:
-            if connection.status < 500 and connection.status != 401:
+        elif connection.head is not None:
+            if connection.head.status < 500 and connection.head.status != 401:
                 self._won(self, connection, data)
             else:
                 self.drop(healthy=False)

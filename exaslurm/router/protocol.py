@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from exaslurm.router.errors import RequestError, error_body
 from exaslurm.router.exchange import MAX_WASTED_BYTES, Exchange
+from exaslurm.router.heads import RequestHead
 from exaslurm.router.router import Router
 from exaslurm.router.routes import BY_PATH
 
@@ -64,6 +65,9 @@ class RouterProtocol(HttpToolsProtocol):
         self._waits_since_s = router.now_s
         self._wasted = 0
         self._length = b""
+        self._head: RequestHead | None = None
+        self._begun = 0
+        self._between = True
         self._announced = 0
         self._left = 0
         self._refused = False
@@ -102,6 +106,17 @@ class RouterProtocol(HttpToolsProtocol):
         self.headers = []
 
     def data_received(self, data: bytes) -> None:
+        begins = self._between and self._current is None
+        if begins:
+            known = self.router.heads.find(data)
+            if known is not None and self._takes_another():  # the parser would say the same
+                self._has_asked = True
+                exchange = self._current = Exchange(self.router, self, known[0])
+                self.cycle = exchange  # type: ignore[assignment]
+                exchange.whole(known[1])
+                return
+            self._head = None
+            self._begun = 0
         try:
             if self._left:
                 data = self._take(data)
@@ -110,6 +125,8 @@ class RouterProtocol(HttpToolsProtocol):
             self._feed(data)
             if self._announced:
                 self._take_over()
+            if begins and self._begun == 1 and self._head is not None:
+                self.router.heads.learn(data, self._head)
         except httptools.HttpParserError as error:
             # Who is not a client yet must not be able to fill the log.
             self.logger.debug("not HTTP: %s", error)
@@ -120,6 +137,18 @@ class RouterProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
+
+    def _takes_another(self) -> bool:
+        """Whether a request that arrives now would be answered at once."""
+        return not (
+            self.paused
+            or self.pipeline
+            or self._left
+            or self._ends
+            or self._refused
+            or not self._is_free()
+            or self.transport.is_closing()
+        )
 
     def _has_too_many_fields(self) -> bool:
         """Whether the request was refused for that."""
@@ -132,6 +161,8 @@ class RouterProtocol(HttpToolsProtocol):
     # The parser's side.
 
     def on_message_begin(self) -> None:
+        self._begun += 1
+        self._between = False
         self._in_head = True
         self.url = b""
         self.headers = []
@@ -171,15 +202,17 @@ class RouterProtocol(HttpToolsProtocol):
                 self._begin_page()
                 return
             url = path + query
-        exchange = Exchange(
-            self.router,
-            self,
+        head = RequestHead(
             route,
             url,
             self.headers,
             keep_alive=parser.should_keep_alive() and not self._ends,
             chunks=parser.get_http_version() != "1.0",
         )
+        exchange = Exchange(self.router, self, head)
+        exchange.announce(self._length)
+        if exchange.refusal is None and head.may_come_again():
+            self._head = head
         if len(self._length) >= _LARGE_DIGITS and self._length.isdigit():
             self._announced = int(self._length)
         free = self._is_free()
@@ -211,6 +244,7 @@ class RouterProtocol(HttpToolsProtocol):
             cycle.start()
 
     def on_message_complete(self) -> None:
+        self._between = True
         cycle = self.cycle
         if not isinstance(cycle, Exchange):
             if not self._is_leaving():

@@ -30,11 +30,10 @@ class Events:
         self._held = b""
         self._as_it_came = False
 
-    def begin(self, head: bytes, first: bytes, connection: Connection, data: bytes) -> None:
-        """The head of the answer, and what has arrived of its body (decoded); ``data`` is the
-        last of it as it came."""
+    def begin(self, head: bytes, first: bytes, connection: Connection) -> None:
+        """The head of the answer, and what has arrived of its body (decoded)."""
         self._write(head + self._framed(self._next(first, connection.done), connection.done))
-        self._aligned(connection, data)
+        self._aligned(connection)
 
     @property
     def healthy(self) -> bool:
@@ -48,7 +47,7 @@ class Events:
         if self._as_it_came:
             if text.endswith(SEPARATORS):
                 # The usual case by far.
-                if connection.between_chunks and data.endswith(b"\r\n"):
+                if connection.between_chunks:
                     self.stream.passed(text)
                     if not connection.done or (self.stream.whole and data.endswith(END_OF_CHUNKS)):
                         self._write(data)
@@ -61,7 +60,7 @@ class Events:
         passed = self._next(text, connection.done)
         if passed or connection.done:
             self._write(self._framed(passed, connection.done))
-        self._aligned(connection, data)
+        self._aligned(connection)
 
     def broken(self, message: str) -> bool:
         """The rest is lost: end in good form. False if only a cut connection tells it."""
@@ -89,15 +88,9 @@ class Events:
         chunk = b"%x\r\n%b\r\n" % (len(events), events) if events else b""
         return chunk + END_OF_CHUNKS if last else chunk
 
-    def _aligned(self, connection: Connection, data: bytes) -> None:
+    def _aligned(self, connection: Connection) -> None:
         """Whether the next read can pass as it comes."""
-        self._as_it_came = (
-            self._chunks
-            and connection.chunked
-            and connection.between_chunks
-            and data.endswith(b"\r\n")
-            and not self._held
-        )
+        self._as_it_came = self._chunks and connection.between_chunks and not self._held
 
 
 class Body:

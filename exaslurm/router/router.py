@@ -21,6 +21,7 @@ from exaslurm.router.config import RouterConfig
 from exaslurm.router.errors import RequestError
 from exaslurm.router.exchange import Exchange
 from exaslurm.router.figures import table_families
+from exaslurm.router.heads import Memory, RequestHead
 from exaslurm.router.loads import Loads
 from exaslurm.router.metrics import Metrics
 from exaslurm.router.quotas import SharedQuotas
@@ -69,6 +70,7 @@ class Router:
         self.upstream: Upstream = None  # type: ignore[assignment]
         self.active: set[Exchange] = set()
         self.connections: set[RouterProtocol] = set()
+        self.heads: Memory[RequestHead] = Memory()
         self.now_s = time.monotonic()
         self.started_s = self.wall_s = time.time()
         self._anyone = KeyInfo(name="anyone", created_s=0.0)
@@ -140,8 +142,26 @@ class Router:
         else:
             shown = fields.get(b"x-api-key", b"")
             info = keys.find_key(shown, self.wall_s) if shown else None
-        if info is not None:
-            return info
+        if info is None:
+            raise self._unknown_key(keys, shown=bool(shown))
+        return info
+
+    def recognise(self, head: RequestHead) -> KeyInfo:
+        """The same for a head, which may have been recognised before."""
+        keys = self.keys
+        info = head.key
+        if (
+            info is None
+            or keys is None
+            or head.key_as_of is not keys.state
+            or info.expires_at_s is not None
+        ):
+            info = head.key = self.authenticate(head.fields)
+            head.key_as_of = None if keys is None else keys.state
+        return info
+
+    @staticmethod
+    def _unknown_key(keys: ClientKeys, *, shown: bool) -> RequestError:
         if shown:
             message = "this API key is unknown or expired"
         else:
@@ -149,15 +169,7 @@ class Router:
         if keys.empty:
             message += "; no key exists yet: make one with 'exaslurm key add'"
         # A new one each time: an error that is raised again keeps every frame that it came through.
-        raise RequestError(401, message, headers={"WWW-Authenticate": "Bearer"}, cause="key")
-
-    def check_length(self, announced: bytes | None) -> None:
-        """RequestError 413 if a body will be too large."""
-        # Seven digits are less than any limit that makes sense, and need no second look.
-        if announced is None or len(announced) <= 7 or not announced.isdigit():
-            return
-        if int(announced) > self.config.max_body_bytes:
-            raise self.too_large()
+        return RequestError(401, message, headers={"WWW-Authenticate": "Bearer"}, cause="key")
 
     def too_large(self) -> RequestError:
         return RequestError(

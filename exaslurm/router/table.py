@@ -48,7 +48,7 @@ class Target:
         self.replica = replica
         self.endpoint = Endpoint(replica.url, key)
         self.ident = replica.id
-        self.label = replica.id.encode()
+        self.label = b"\r\nx-exaslurm-replica: %b\r\n" % replica.id.encode()
         self.domains = (replica.node, replica.switch, replica.cell)
         self.outstanding = 0
         self.elsewhere = 0
@@ -191,13 +191,15 @@ class Lane:
 class Group:
     """The replicas of one served name: a lane for each version of its model."""
 
-    __slots__ = ("lanes", "name", "shares", "usable_count")
+    __slots__ = ("lanes", "longest", "name", "shares", "usable_count")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lanes: list[Lane] = []
         self.shares: list[float] = []
         self.usable_count = 0
+        self.longest: int | None = None
+        """The largest number of tokens that one of its replicas takes; None: not known."""
 
     @property
     def members(self) -> list[Target]:
@@ -211,15 +213,12 @@ class Group:
     def closed(self) -> list[Target]:
         return [target for lane in self.lanes for target in lane.closed]
 
-    @property
-    def longest(self) -> int | None:
-        """The largest number of tokens that one of its replicas takes; None: not known."""
+    def count(self) -> None:
+        """Add up what the lanes hold, after a change of them."""
+        self.usable_count = sum(len(lane.usable) for lane in self.lanes)
         serving = [lane.lengths for lane in self.lanes if lane.usable]
         known = [lengths[1] for lengths in serving if lengths is not None]
-        return max(known) if known and len(known) == len(serving) else None
-
-    def count(self) -> None:
-        self.usable_count = sum(len(lane.usable) for lane in self.lanes)
+        self.longest = max(known) if known and len(known) == len(serving) else None
 
 
 class Table:

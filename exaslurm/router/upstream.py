@@ -18,18 +18,18 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from exaslurm.router.headers import VIA
+from exaslurm.router.headers import VIA, Headers
+from exaslurm.router.heads import AnswerHead, Memory
 
 if TYPE_CHECKING:
     from exaslurm.router.config import RouterConfig
-
-Headers = list[tuple[bytes, bytes]]
 
 # A body beyond this may wait for an engine that does not read for a while; the time limit for
 # unacknowledged data, which counts a closed window too, must not cut it off.
 _PATIENT_BYTES = 64 * 1024
 _PATIENT_MS = 60_000
 _MAX_HEAD_BYTES = 256 * 1024
+_ZERO = ord("0")
 # Out of descriptors or memory: no other engine would be reached either.
 _OUR_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -64,94 +64,82 @@ class Request(Protocol):
 class Endpoint:
     """The address of one engine, and the idle connections to it, the warmest last.
 
-    ``retired``: nobody will be sent there any more, so that no connection is kept.
+    ``retired``: nobody will be sent there any more, so that no connection is kept. ``before_url``,
+    ``after_url``: how the head of a request to it begins.
     """
 
-    __slots__ = ("auth", "family", "host", "idle", "open", "path", "prefix", "retired", "where")
+    __slots__ = ("after_url", "before_url", "idle", "open", "path", "retired", "where")
 
     def __init__(self, url: str, key: str | None) -> None:
         """``url``: ``http://HOST:PORT[/PREFIX]`` or ``unix:/PATH``; ``key``: what it asks for."""
         self.idle: list[Connection] = []
         self.open = 0
         self.retired = False
-        self.auth = b"via: " + VIA + b"\r\n"
-        if key is not None:
-            self.auth += b"authorization: Bearer " + key.encode() + b"\r\n"
-        self.prefix = b""
+        self.path: str | None = None
+        self.where = ("", 0)
+        prefix, host = "", "localhost"
         if url.startswith("unix:"):
-            self.path: str | None = url.removeprefix("unix:").removeprefix("//")
-            self.where = ("", 0)
-            self.host = b"localhost"
-            return
-        parts = urlsplit(url)
-        if parts.scheme != "http" or parts.hostname is None:
-            raise ValueError(f"{url!r} is not an address like http://HOST:PORT")
-        self.path = None
-        self.where = (parts.hostname, parts.port or 80)
-        self.host = parts.netloc.rpartition("@")[2].encode()
-        self.prefix = parts.path.rstrip("/").encode()
+            self.path = url.removeprefix("unix:").removeprefix("//")
+        else:
+            parts = urlsplit(url)
+            if parts.scheme != "http" or parts.hostname is None:
+                raise ValueError(f"{url!r} is not an address like http://HOST:PORT")
+            self.where = (parts.hostname, parts.port or 80)
+            host = parts.netloc.rpartition("@")[2]
+            prefix = parts.path.rstrip("/")
+        self.before_url = f"POST {prefix}".encode()
+        self.after_url = b" HTTP/1.1\r\nhost: %b\r\nvia: %b\r\n" % (host.encode(), VIA)
+        if key is not None:
+            self.after_url += b"authorization: Bearer %b\r\n" % key.encode()
 
 
 class Connection(asyncio.Protocol):
     """One connection to an engine. It serves one request at a time, and is idle in between.
 
-    After each read: ``head_done``; then ``status``, ``headers`` (names in lower case), ``length``
-    (None: chunked, or until the end of the connection), ``pieces`` (the body's pieces of this read,
-    decoded), ``done``. ``coded``: the body is compressed, so that nothing can be read in it.
+    After each read: ``head``, None as long as it is not whole; ``pieces`` (the body's pieces of
+    this read, decoded); ``between_chunks``: it ended with a whole chunk; ``done``: the answer is
+    whole.
     """
 
     __slots__ = (
+        "_begins",
         "_chunk_open",
         "_dead_peer_ms",
         "_head_bytes",
+        "_headers",
+        "_memory",
         "_parser",
         "_patient",
         "_sock",
-        "answered",
-        "chunked",
-        "coded",
-        "dated",
+        "between_chunks",
         "done",
         "endpoint",
-        "events",
-        "head_done",
-        "headers",
+        "head",
         "idle_since_s",
         "keep",
-        "length",
         "pieces",
         "receiver",
-        "reused",
-        "status",
         "transport",
     )
 
-    def __init__(self, endpoint: Endpoint, dead_peer_ms: int) -> None:
+    def __init__(self, endpoint: Endpoint, dead_peer_ms: int, memory: Memory[AnswerHead]) -> None:
         self.endpoint = endpoint
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.receiver: Receiver | None = None
         self.idle_since_s = 0.0
-        self.reused = False
+        self.head: AnswerHead | None = None
+        self.pieces: list[bytes] = []
+        self.done = False
+        self.keep = False
+        self._headers: Headers = []
+        self._memory = memory
         self._parser: Any = httptools.HttpResponseParser(self)
         self._dead_peer_ms = dead_peer_ms
         self._sock: Any = None
         self._patient = False
-        self._reset()
-
-    def _reset(self) -> None:
-        self.status = 0
-        self.headers: Headers = []
-        self.pieces: list[bytes] = []
-        self.length: int | None = None
-        self.chunked = False
-        self.coded = False
-        self.dated = False
-        self.events = False
-        self.head_done = False
-        self.done = False
-        self.keep = False
-        self.answered = False
+        self._begins = True
         self._chunk_open = False
+        self.between_chunks = False
         self._head_bytes = 0
 
     # The transport's side.
@@ -180,36 +168,64 @@ class Connection(asyncio.Protocol):
         if receiver is None:  # nobody asked: this is no connection to use again
             self.transport.abort()
             return
-        if not self.answered:
-            self.answered = True
+        begins = self._begins
+        if begins:
+            self._begins = False
             if self._patient:
                 self._patient = False
                 self._sock.setsockopt(
                     socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._dead_peer_ms
                 )
-        if self.pieces:
+            known = self._memory.find(data)
+            if known is not None:  # as nearly always: the parser would say the same
+                self.head, body = known
+                self.pieces = [body]
+                self.done = self.keep = True
+                receiver.received(self, data)
+                return
+        else:
+            if self.between_chunks:
+                chunks = whole_chunks(data)
+                if chunks is not None:  # so does the usual stream go on
+                    self.pieces = chunks
+                    receiver.received(self, data)
+                    return
             self.pieces = []
+        read = self._parse(data)
+        if read is None:
+            return
+        head = self.head
+        if head is None:
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                self.transport.abort()
+                self._end(f"the head of its answer is larger than {_MAX_HEAD_BYTES} bytes")
+                return
+        elif begins and self.done and self.keep and head.length is not None:
+            self._memory.learn(data, head)
+        self.between_chunks = (
+            head is not None and head.chunked and not self._chunk_open and read.endswith(b"\r\n")
+        )
+        receiver.received(self, read)
+
+    def _parse(self, data: bytes) -> bytes | None:
+        """Have the parser read; what may be passed on as it came, None if that was the end of the
+        connection."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if not self.done:
                 self.transport.abort()
                 self._end(f"what it answered is not HTTP: {error}")
-                return
+                return None
             # The answer is whole, and more came than was asked for: none of that is anybody's.
             self.keep = False
-            data = b""
+            return b""
         except httptools.HttpParserUpgrade:
             self.transport.abort()
             self._end("it answered with another protocol")
-            return
-        if not self.head_done:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MAX_HEAD_BYTES:
-                self.transport.abort()
-                self._end(f"the head of its answer is larger than {_MAX_HEAD_BYTES} bytes")
-                return
-        receiver.received(self, data)
+            return None
+        return data
 
     def eof_received(self) -> None:
         return None  # the transport closes itself
@@ -221,7 +237,8 @@ class Connection(asyncio.Protocol):
             if self in self.endpoint.idle:
                 self.endpoint.idle.remove(self)
             return
-        if self.head_done and not self.done and self.length is None and not self.chunked:
+        head = self.head
+        if head is not None and not self.done and head.length is None and not head.chunked:
             self.done = True  # this answer ends with its connection
             self.keep = False
             self.pieces = []
@@ -241,33 +258,19 @@ class Connection(asyncio.Protocol):
             raise ValueError("a second answer")  # ends the parser's work (see data_received)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.head_done:  # else it is a trailer, which says nothing about what it follows
-            self.headers.append((name.lower(), value))
+        if self.head is None:  # else it is a trailer, which says nothing about what it follows
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        self.status = parser.get_status_code()
-        if self.status < 200:
-            if self.status < 100:
+        status = parser.get_status_code()
+        headers, self._headers = self._headers, []
+        if status < 200:  # "100 Continue" and the like: the answer is yet to come
+            if status < 100:
                 raise ValueError("no status of HTTP")
             return
-        for name, value in self.headers:
-            if name == b"content-length":
-                self.length = int(value)
-            elif name == b"transfer-encoding":
-                self.chunked = True
-            elif name == b"date":
-                self.dated = True
-            elif name == b"content-type":
-                self.events = value[:17].lower() == b"text/event-stream"
-            elif name == b"content-encoding":
-                self.coded = value.lower() != b"identity"
-        if self.coded:
-            self.events = False
-        if self.status in (204, 304):
-            self.length = 0
-        self.head_done = True
         self.keep = parser.should_keep_alive()
+        self.head = AnswerHead(status, headers)
 
     def on_body(self, piece: bytes) -> None:
         self.pieces.append(piece)
@@ -279,17 +282,9 @@ class Connection(asyncio.Protocol):
         self._chunk_open = False
 
     def on_message_complete(self) -> None:
-        if self.status < 200:  # "100 Continue" and the like: the answer is yet to come
-            self.headers = []
-            return
-        self.done = True
+        self.done = self.head is not None
 
     # The receiver's side.
-
-    @property
-    def between_chunks(self) -> bool:
-        """Whether what has been read so far ends with a whole chunk."""
-        return not self._chunk_open
 
     def body(self) -> bytes:
         """The body's bytes of this read."""
@@ -302,8 +297,12 @@ class Connection(asyncio.Protocol):
         if not self.keep or self.endpoint.retired or self.transport.is_closing():
             self.transport.close()
             return
-        self._reset()
-        self.reused = True
+        self.head = None
+        self.pieces = []
+        self.done = self.keep = False
+        self._begins = True
+        self.between_chunks = False
+        self._head_bytes = 0
         self.idle_since_s = now_s
         self.endpoint.idle.append(self)
 
@@ -311,6 +310,29 @@ class Connection(asyncio.Protocol):
         """Nobody wants the rest of the answer: the engine shall stop."""
         self.receiver = None
         self.transport.abort()
+
+
+def whole_chunks(data: bytes) -> list[bytes] | None:
+    """What is in the chunks of a body, if ``data`` is whole ones and nothing else; the last one,
+    extensions and anything else unusual are the parser's to read (RFC 9112, 7.1)."""
+    chunks = []
+    at, end = 0, len(data)
+    while at < end:
+        line = data.find(b"\r\n", at, at + 8)
+        size = data[at:line]
+        # Such as "0x1f" is a number to Python, and "0" is the end.
+        if line < 0 or not size.isalnum() or size[0] == _ZERO:
+            return None
+        begin = line + 2
+        try:
+            at = begin + int(size, 16)
+        except ValueError:
+            return None
+        chunks.append(data[begin:at])
+        at += 2
+        if data[at - 2 : at] != b"\r\n":
+            return None
+    return chunks
 
 
 class Upstream:
@@ -321,6 +343,7 @@ class Upstream:
         self._config = config
         self._dead_peer_ms = int(config.dead_peer_s * 1000)
         self._connecting: set[asyncio.Task[None]] = set()
+        self._memory: Memory[AnswerHead] = Memory()
 
     def send(self, receiver: Receiver, endpoint: Endpoint, head: bytes, body: bytes) -> Request:
         """Send a request by an idle connection or a new one.
@@ -365,7 +388,7 @@ class Upstream:
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         def make() -> Connection:
-            return Connection(endpoint, self._dead_peer_ms)
+            return Connection(endpoint, self._dead_peer_ms, self._memory)
 
         if endpoint.path is not None:
             _, connection = await self._loop.create_unix_connection(make, endpoint.path)

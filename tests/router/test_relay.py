@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exaslurm.router.events import EventStream
+from exaslurm.router.heads import Memory
 from exaslurm.router.relay import Body, Events
 from exaslurm.router.upstream import Connection, Endpoint
 
@@ -38,14 +39,14 @@ class Line:
     def __init__(self, *, chunks: bool = True) -> None:
         self.out: list[bytes] = []
         self.relay = Events(EventStream(PATH), self.out.append, chunks=chunks)
-        self.connection = Connection(Endpoint("http://127.0.0.1:1", None), 2000)
+        self.connection = Connection(Endpoint("http://127.0.0.1:1", None), 2000, Memory())
         self.connection.connection_made(Wire())
         self.connection.send(self, b"", b"")  # type: ignore[arg-type]
         self._held = b""
         self._begun = False
 
     def received(self, connection: Connection, data: bytes) -> None:
-        if not connection.head_done:
+        if connection.head is None:
             return
         if self._begun:
             self.relay.feed(connection, data)
@@ -53,7 +54,7 @@ class Line:
         self._held += connection.body()
         if b"\n\n" in self._held or connection.done:
             self._begun = True
-            self.relay.begin(OWN_HEAD if self.relay._chunks else b"", self._held, connection, data)
+            self.relay.begin(OWN_HEAD if self.relay._chunks else b"", self._held, connection)
 
     def lost(self, reason: str, *, connected: bool) -> None:
         raise AssertionError(reason)
@@ -171,7 +172,7 @@ def test_a_stream_that_ends_too_early_is_told_so() -> None:
 def test_other_bodies_pass_in_their_framing(chunks: bool) -> None:
     out: list[bytes] = []
     body = Body(out.append, chunks=chunks, healthy=True)
-    connection: Any = Connection(Endpoint("http://127.0.0.1:1", None), 2000)
+    connection: Any = Connection(Endpoint("http://127.0.0.1:1", None), 2000, Memory())
     connection.done = False
     body.begin(
         OWN_HEAD if chunks else b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n", b"abc", connection

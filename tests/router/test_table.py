@@ -28,4 +28,4 @@ def test_a_new_key_is_shown_to_the_engine() -> None:
     table.update([dataclasses.replace(REPLICA, key="second")])
     after = table.target("r0")
     assert after is not None
-    assert b"second" in after.endpoint.auth
+    assert b"second" in after.endpoint.after_url

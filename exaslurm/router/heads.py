@@ -1,0 +1,177 @@
+"""What the head of a request, or of an answer, says; and a memory of heads that come again.
+
+A client sends the same head with every request, but for the length of the body, and so does an
+engine with its answers for as long as their date is the same. What a parser once found out about
+such a head holds for the next one. The heads in memory hold clients' keys, as requests do; it is
+small.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar
+
+from exaslurm.keys.clients import KeyInfo
+from exaslurm.router.headers import (
+    Headers,
+    fields_to_client,
+    fields_to_engine,
+    has_been_here,
+    usable_request_id,
+)
+
+_CAPACITY = 512
+_MAX_HEAD_BYTES = 2048
+# A length of more digits is not of a body that comes with its head.
+_MAX_DIGITS = 7
+_LENGTH = b"ength: "  # however the name is written
+_LENGTH_NAME = b"\r\ncontent-length: "
+_END = b"\r\n\r\n"
+
+
+class RequestHead:
+    """The head of a request for an engine.
+
+    ``headers``, ``fields``: names in lower case; ``chunks``: the client reads them (HTTP/1.1);
+    ``ident``: its ``X-Request-Id``, if it may be passed on; ``forwarded``: the fields for the
+    engine; ``is_from_page``: a page in a browser sent it; ``is_back``: this process has sent it.
+    ``key``: whose it is, as of the state of the keys that ``key_as_of`` stands for.
+    """
+
+    __slots__ = (
+        "chunks",
+        "fields",
+        "forwarded",
+        "headers",
+        "ident",
+        "is_back",
+        "is_from_page",
+        "keep_alive",
+        "key",
+        "key_as_of",
+        "route",
+        "url",
+    )
+
+    def __init__(
+        self, route: str, url: bytes, headers: Headers, *, keep_alive: bool, chunks: bool
+    ) -> None:
+        self.route = route
+        self.url = url
+        self.headers = headers
+        self.fields = fields = dict(headers)
+        self.keep_alive = keep_alive
+        self.chunks = chunks
+        given = fields.get(b"x-request-id")
+        self.ident = given if given is not None and usable_request_id(given) else None
+        self.forwarded = fields_to_engine(headers)
+        self.is_from_page = b"origin" in fields
+        self.is_back = b"via" in fields and has_been_here(headers)
+        self.key: KeyInfo | None = None
+        self.key_as_of: object = None
+
+    def may_come_again(self) -> bool:
+        """Whether the head says the length of the body and wishes for nothing special."""
+        fields = self.fields
+        return (
+            self.keep_alive
+            and self.chunks
+            and b"content-length" in fields
+            and b"expect" not in fields
+            and b"upgrade" not in fields
+        )
+
+
+class AnswerHead:
+    """The head of an engine's answer.
+
+    ``headers``: names in lower case; ``length``: of the body, None: chunked, or until the end of
+    the connection; ``coded``: the body is compressed, so that nothing can be read in it;
+    ``passed``: status line and fields for the client.
+    ValueError if it cannot be.
+    """
+
+    __slots__ = (
+        "chunked",
+        "coded",
+        "dated",
+        "events",
+        "headers",
+        "length",
+        "passed",
+        "status",
+    )
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+        self.length: int | None = None
+        self.chunked = self.coded = self.dated = self.events = False
+        for name, value in headers:
+            if name == b"content-length":
+                self.length = int(value)
+            elif name == b"transfer-encoding":
+                self.chunked = True
+            elif name == b"date":
+                self.dated = True
+            elif name == b"content-type":
+                self.events = value[:17].lower() == b"text/event-stream"
+            elif name == b"content-encoding":
+                self.coded = value.lower() != b"identity"
+        if self.coded:
+            self.events = False
+        if status in (204, 304):
+            self.length = 0
+        self.passed = fields_to_client(status, headers)
+
+
+class _Head(Protocol):
+    @property
+    def headers(self) -> Headers: ...
+
+
+H = TypeVar("H", bound=_Head)
+
+
+class Memory(Generic[H]):
+    """Heads that were seen, but for the length that they tell."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, H] = {}
+
+    def find(self, data: bytes) -> tuple[H, bytes] | None:
+        """The head and the body of a message, if ``data`` is the whole of it and no more, and its
+        head is known. ``data`` begins where a parser would expect a message to begin."""
+        begin = data.find(_LENGTH, 0, _MAX_HEAD_BYTES) + 7
+        if begin < 7:
+            return None
+        end = data.find(b"\r", begin, begin + _MAX_DIGITS + 1)
+        at = data.find(_END, end, _MAX_HEAD_BYTES) + 4
+        head = self._known.get(data[:begin] + data[end:at])
+        if head is None:
+            return None
+        digits = data[begin:end]
+        if not digits.isdigit() or int(digits) != len(data) - at:
+            return None
+        return head, data[at:]
+
+    def learn(self, data: bytes, head: H) -> None:
+        """``data`` begins with a message that a parser has read the head of, ``head``; it tells
+        the length of its body."""
+        begin = data.find(_LENGTH, 0, _MAX_HEAD_BYTES) + 7
+        end = data.find(b"\r", begin, begin + _MAX_DIGITS + 1)
+        at = data.find(_END, end, _MAX_HEAD_BYTES) + 4
+        if begin < 7 or end < 0 or at < 4:
+            return
+        before = data[:begin]
+        lines = data[: at - 4]
+        if (
+            before[-len(_LENGTH_NAME) :].lower() == _LENGTH_NAME
+            # Each line is one field: nothing is folded, and the end is where it was looked for.
+            and lines.count(b"\r\n") == len(head.headers)
+            and lines.count(b"\n") == len(head.headers)
+        ):
+            if len(self._known) >= _CAPACITY:
+                self._known.clear()
+            self._known[before + data[end:at]] = head
