@@ -98,7 +98,7 @@ def test_frontier_asks_for_what_its_guide_says(environ: dict[str, str]) -> None:
     }
     assert {key: options[key] for key in wanted} == wanted
     assert plan.srun_args == ("--network=disable_rdzv_get",)
-    assert plan.node.shared == "/memberwork/ada/abc123"
+    assert plan.node.shared == "/lustre/orion/abc123/scratch/ada"
 
 
 def test_a_site_whose_keys_rule_it_out(environ: dict[str, str], tmp_path: Path) -> None:
