@@ -23,7 +23,8 @@ from exaslurm.fabric.report import SHOWN, ProbeReport, report_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Two nodes with an interface each, joined by a cable that carries 100 Mbit/s from the first one.
+# Two nodes with an interface each, and a cable between them; $1 runs on the first one's side of
+# it, $2 on the second one's.
 TWO_NODES = """
 set -e
 unshare --net sleep 60 & other=$!
@@ -33,29 +34,45 @@ ip link add veth0 type veth peer name veth0 netns $other
 ip addr add 10.9.0.1/24 dev veth0; ip link set veth0 up
 nsenter -t $other -n ip addr add 10.9.0.2/24 dev veth0
 nsenter -t $other -n ip link set veth0 up
-tc qdisc add dev veth0 root tbf rate 100mbit burst 64kb latency 50ms
-SLURMD_NODENAME=n1 nsenter -t $other -n "$@" --rank 1 &
-SLURMD_NODENAME=n0 "$@" --rank 0
-wait $!
+bash -c "$1"
+nsenter -t $other -n bash -c "$2"
+shift 2
+SLURMD_NODENAME=n1 nsenter -t $other -n "$@" --rank 1 & second=$!
+SLURMD_NODENAME=n0 "$@" --rank 0 || code=$?
+wait $second
+exit ${code:-0}
 """
+NO_NEW_CONNECTIONS = (
+    "nft add table ip f; nft add chain ip f i '{ type filter hook input priority 0; }'; "
+    "nft add rule ip f i 'tcp flags & (syn|ack) == syn drop'"
+)
 
 
-def test_two_nodes_with_networks_of_their_own(tmp_path: Path) -> None:
+def two_nodes(
+    tmp_path: Path, first: str, second: str, *more: str
+) -> subprocess.CompletedProcess[str]:
+    """The measurement between two network namespaces."""
     unshare = ["unshare", "--user", "--map-root-user", "--net"]
-    for tool in ("unshare", "nsenter", "ip", "tc"):
+    for tool in {"unshare", "nsenter", "ip", *first.split()[:1], *second.split()[:1]}:
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
-    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("this host lets nobody make network namespaces")
+    if subprocess.run([*unshare, "bash", "-c", first or "true"], capture_output=True).returncode:
+        pytest.skip("this host lets nobody make such network namespaces")
     command = [
         sys.executable, "-m", "exaslurm.fabric", "--meet", str(tmp_path), "--run", "r",
-        "--interface", "veth*", "--nodes", "2", "--json",
+        "--interface", "veth*", "--nodes", "2", "--json", *more,
     ]  # fmt: skip
-    done = subprocess.run(
-        [*unshare, "bash", "-c", TWO_NODES, "bash", *command],
+    return subprocess.run(
+        [*unshare, "bash", "-c", TWO_NODES, "bash", first or "true", second or "true", *command],
         capture_output=True, text=True, timeout=90, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
+
+
+def test_two_nodes_with_networks_of_their_own(tmp_path: Path) -> None:
+    # The cable carries 100 Mbit/s from the first node. (At first there is only loopback to try.)
+    slow = "tc qdisc add dev $(ip -br link | grep -o ^veth0 || echo lo) root tbf rate 100mbit "
+    done = two_nodes(tmp_path, slow + "burst 64kb latency 50ms", "")
     assert done.returncode == 0, done.stderr
     report = loads(ProbeReport, done.stdout, where="stdout")
     assert [(node.node, node.address) for node in report.nodes] == [
@@ -66,6 +83,21 @@ def test_two_nodes_with_networks_of_their_own(tmp_path: Path) -> None:
     assert measured.gbps_in > 0.3
     assert 1 < measured.rtt_us < 50_000
     assert list(tmp_path.iterdir()) == []  # nothing is left
+
+
+@pytest.mark.parametrize("blocked", [0, 1])
+def test_a_firewall_in_one_direction(tmp_path: Path, blocked: int) -> None:
+    """Which direction is closed is told, and the pair is measured if the other one is enough."""
+    rules = ["", ""]
+    rules[blocked] = NO_NEW_CONNECTIONS
+    done = two_nodes(tmp_path, *rules, "--roll-call-s", "2")
+    assert done.returncode == ExitCode.NOT_READY, done.stderr
+    report = loads(ProbeReport, done.stdout, where="stdout")
+    caller = 1 - blocked
+    assert report.nodes[caller].unreachable == ((f"n{blocked}", "no answer in time"),)
+    assert report.nodes[blocked].unreachable == ()
+    assert report.failures == [f"n{caller} cannot reach n{blocked}: no answer in time"]
+    assert len(report.measured) == (1 if caller == 1 else 0)
 
 
 def loopback(tmp_path: Path, nodes: int, *more: str) -> list[int]:
