@@ -61,7 +61,8 @@ def _port_env(
         return found | ({"UCX_NET_DEVICES": interface} if interface is not None else {})
     if not ports or "ethernet" in fabrics:
         return {} if interface is None else {"UCX_NET_DEVICES": interface}
-    env = {"UCX_NET_DEVICES": ",".join(ports)}
+    # Omni-Path: which of its ways is the better one is left to UCX.
+    env = {} if "omnipath" in fabrics else {"UCX_NET_DEVICES": ",".join(ports)}
     if device in ("cuda", "rocm"):
         env["NCCL_IB_HCA"] = "=" + ",".join(ports)
     return env

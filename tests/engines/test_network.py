@@ -45,7 +45,7 @@ def env_of(device: Device, interface: str | None, *ports: str, **more: Any) -> d
          {"NCCL_SOCKET_IFNAME": "=ib0", "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1",
           "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1"}),
         ("cuda", "ib0", ["hfi1_0:1"],
-         {"NCCL_SOCKET_IFNAME": "=ib0", "NCCL_IB_HCA": "=hfi1_0:1", "UCX_NET_DEVICES": "hfi1_0:1"}),
+         {"NCCL_SOCKET_IFNAME": "=ib0", "NCCL_IB_HCA": "=hfi1_0:1"}),
         # A device of which only the name is known.
         ("cuda", None, ["bnxt_re0:1"],
          {"NCCL_IB_HCA": "=bnxt_re0:1", "UCX_NET_DEVICES": "bnxt_re0:1"}),
