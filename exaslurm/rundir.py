@@ -122,6 +122,10 @@ class GenerationDir:
         """The environment definition file of the Container Engine; absent with other runtimes."""
         return self.cell(cell) / "container.toml"
 
+    def ended(self, cell: str) -> Path:
+        """Nodes on which the cell's step ended before they reported."""
+        return self.cell(cell) / "ended.json"
+
     def logs(self, cell: str) -> Path:
         """Batch, init, agent, controller and Ray logs of a cell."""
         return self.path / "logs" / cell

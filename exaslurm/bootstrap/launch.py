@@ -24,10 +24,11 @@ from exaslurm.bootstrap.allocation import Allocation, check_allocation, read_all
 from exaslurm.bootstrap.marker import begin, make_marker
 from exaslurm.bootstrap.step import Step
 from exaslurm.core import ports
-from exaslurm.core.codec import loads
+from exaslurm.core.codec import dumps, loads
 from exaslurm.core.container import SRUN_RUNTIMES
+from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
-from exaslurm.errors import AllocationError, ExaslurmError
+from exaslurm.errors import AllocationError, ExaslurmError, StateError
 from exaslurm.facts.address import node_address
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.rundir import GenerationDir, RunDir
@@ -36,6 +37,7 @@ from exaslurm.slurm import topology
 from exaslurm.slurm.client import Slurm
 from exaslurm.slurm.srun import step_argv
 from exaslurm.util.files import read_text, write_atomic
+from exaslurm.util.iothread import IoThread
 from exaslurm.util.logthread import LogThread
 from exaslurm.util.ports import first_taken
 from exaslurm.util.waiting import within
@@ -46,6 +48,7 @@ BLOCK_TRIES = 3
 INIT_END_S = 40.0
 SCONTROL_S = 10.0
 _POLL_S = 1.0
+_FILE_S = 10.0
 PACKAGE = Path(__file__).resolve().parent.parent
 
 log = logging.getLogger("exaslurm.launch")
@@ -86,6 +89,8 @@ class Launch:
         self.steps: list[Step] = []
         self.stopping = asyncio.Event()
         self._next_block = 0
+        self._files = IoThread("files")
+        self._told_ended: dict[str, str] = {}
 
     async def run(self) -> int:
         """Start the steps; again with other ports if the head found its own taken."""
@@ -124,6 +129,7 @@ class Launch:
         node = self.plan.node
         head_host = node_address(node.interface, self.allocation.head, node.host_suffix).address
         say(f"head {self.allocation.head} ({head_host}), ports from {port_base}")
+        await self._tell_ended({})
         self.steps = [
             Step(
                 f"component {component.het_group}", self._argv(component, head_host, port_base), say
@@ -175,6 +181,7 @@ class Launch:
                 elif step.returncode not in (None, 0) and not (step is head or step.name in told):
                     told.add(step.name)
                     say(f"{step.name} ended with {step.returncode}: going on without it")
+            await self._tell_ended({node: how for s in self.steps for node, how in s.ended.items()})
             if 0 in head.failed_tasks:
                 return "the head's init ended: ending the job"
             if not came_up:
@@ -185,6 +192,19 @@ class Launch:
                         f"{self.plan.timeouts.nodes_s:.0f} s: ending the job; see "
                         f"{self.gen_dir.logs(self.cell.name)}"
                     )
+
+    async def _tell_ended(self, ended: dict[str, str]) -> None:
+        """Let the controller know that these nodes will not report, so that it does not wait for
+        them; by a file, as it may be anywhere on its way."""
+        if ended == self._told_ended:
+            return
+        path = self.gen_dir.ended(self.cell.name)
+        text = dumps(EndedTasks(nodes=ended))
+        try:
+            await self._files.run(write_atomic, path, text, timeout_s=_FILE_S)
+            self._told_ended = ended
+        except StateError as error:
+            log.warning("%s", error)
 
     def _argv(self, component: ComponentPlan, head_host: str, port_base: int) -> list[str]:
         options = [

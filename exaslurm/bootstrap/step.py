@@ -18,7 +18,7 @@ from exaslurm.util.waiting import within
 _WAITS = re.compile(r"step creation (temporarily|still) disabled", re.IGNORECASE)
 _STARTED = re.compile(r"step created", re.IGNORECASE)
 # "srun: error: n1: task 0: Killed", "srun: error: n[1-2]: tasks 0-1,4: Exited with exit code 1"
-_TASKS_ENDED = re.compile(r"\btasks? ([0-9,-]+): ")
+_TASKS_ENDED = re.compile(r"(\S+): tasks? ([0-9,-]+): (.*)")
 _LAST_LINES = 20
 
 
@@ -31,6 +31,8 @@ class Step:
         self.lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.waits_since: float | None = None
         self.failed_tasks: set[int] = set()
+        # Node -> how its task ended.
+        self.ended: dict[str, str] = {}
         self._say = say
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -118,5 +120,6 @@ class Step:
             ended = _TASKS_ENDED.search(line)
             if ended is not None:
                 with contextlib.suppress(ValueError):
-                    self.failed_tasks |= {int(number) for number in expand(f"[{ended[1]}]")}
+                    self.failed_tasks |= {int(number) for number in expand(f"[{ended[2]}]")}
+                    self.ended |= dict.fromkeys(expand(ended[1]), ended[3].strip())
             self._say(f"{self.name}: {line}")

@@ -30,6 +30,7 @@ class Node:
     report: AgentReport | None = None
     reported_s: float = 0.0
     cause: str | None = None
+    ended: str | None = None
 
     def age_s(self, now: float) -> float:
         """Time since the last report."""
@@ -39,6 +40,11 @@ class Node:
     def is_examined(self) -> bool:
         """Whether it reports and has ended its preflight."""
         return self.report is not None and not self.report.checking
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether there is anything to wait for: it is examined, or will never report."""
+        return self.is_examined or (self.report is None and self.ended is not None)
 
     @property
     def failed_check(self) -> Check | None:
@@ -82,6 +88,13 @@ class Membership:
         node.reported_s = now
         node.cause = None
         return node
+
+    def on_ended(self, ended: Mapping[str, str]) -> None:
+        """These nodes will not report: the step's task there has ended, so."""
+        for name, how in ended.items():
+            node = self.nodes.get(name)
+            if node is not None and node.report is None:
+                node.ended = how
 
     def joined(self, now: float) -> list[Node]:
         """Nodes that report, in order."""
@@ -129,7 +142,9 @@ class Membership:
 
     def late(self, now: float) -> list[Node]:
         """Nodes that have not reported although it is time to wonder why."""
-        return self.missing() if now - self._since > min(WONDER_AFTER_S, self._deadline_s) else []
+        if now - self._since > min(WONDER_AFTER_S, self._deadline_s):
+            return self.missing()
+        return [node for node in self.missing() if node.ended is not None]
 
     def deadline_over(self, now: float) -> bool:
         """Whether the time to wait for nodes is over."""
@@ -141,8 +156,8 @@ class Membership:
             have = sum(n.het_group == component.het_group for n in self.known())
             if have < component.min_nodes:
                 return (
-                    f"component {component.het_group}: {have} of {component.nodes} nodes reported "
-                    f"in {self._deadline_s:.0f} s, at least {component.min_nodes} are needed"
+                    f"component {component.het_group}: {have} of {component.nodes} nodes reported, "
+                    f"at least {component.min_nodes} are needed"
                 )
             usable = sum(n.het_group == component.het_group for n in self.usable())
             if usable < component.min_nodes:
@@ -154,12 +169,12 @@ class Membership:
 
     def settled(self, now: float) -> bool:
         """Whether to go on: all nodes are examined, or it is time, and there are enough."""
-        complete = all(node.is_examined for node in self.nodes.values())
+        complete = all(node.is_decided for node in self.nodes.values())
         return (complete or self.deadline_over(now)) and self.shortage() is None
 
     def hopeless(self, now: float) -> str | None:
         """Why there will never be enough nodes; None while there may be."""
-        complete = all(node.is_examined for node in self.nodes.values())
+        complete = all(node.is_decided for node in self.nodes.values())
         if not complete and not self.deadline_over(now):
             return None
         shortage = self.shortage()
@@ -186,15 +201,23 @@ class Membership:
             check = self.excluded(node)
             if check is not None:
                 found.append((node.name, check.sentence()))
-            elif node.report is None and self.deadline_over(now):
+            elif node.report is None and (node.ended is not None or self.deadline_over(now)):
                 others = (n for n in self.known() if n.het_group == node.het_group)
                 if next(others, None) is not None:
-                    reason = f"no report from the node agent in {self._deadline_s:.0f} s"
-                    found.append((node.name, f"{reason}; {node.cause}" if node.cause else reason))
+                    found.append((node.name, self._why_missing(node)))
         return found
+
+    def _why_missing(self, node: Node) -> str:
+        reason = f"no report from the node agent in {self._deadline_s:.0f} s"
+        if node.ended is not None:
+            reason = f"its task ended before it reported: {node.ended}"
+        return f"{reason}; {node.cause}" if node.cause else reason
 
     def problem(self, now: float) -> str | None:
         """The first thing that is wrong with the nodes; None while there is still time."""
+        ended = next((node for node in self.missing() if node.ended is not None), None)
+        if ended is not None:
+            return f"{ended.name}: {self._why_missing(ended)}"
         if self.missing() and self.deadline_over(now):
             lacking = self.missing()
             names = ", ".join(node.name for node in lacking[:8])

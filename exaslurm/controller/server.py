@@ -7,6 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -22,10 +23,12 @@ from exaslurm.controller.publish import Publisher
 from exaslurm.controller.ray_watch import RayWatch
 from exaslurm.controller.replace import moves_due
 from exaslurm.core.cell import AgentReport, CellRecord, DesiredState
-from exaslurm.core.codec import dumps
+from exaslurm.core.codec import dumps, loads
+from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.facts import NodeFacts
 from exaslurm.errors import ExaslurmError
 from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.util.files import read_text
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.waiting import set_within
 
@@ -34,6 +37,7 @@ log = logging.getLogger(__name__)
 _TICK_S = 1.0
 _FILE_S = 10.0
 _DIAGNOSE_EVERY_S, _MAX_DIAGNOSED = 10.0, 16
+_ENDED_EVERY_S = 2.0
 # How long a failed cell can still be asked what is wrong before it ends its job.
 FAILED_LINGER_S = 30.0
 
@@ -69,6 +73,7 @@ class Controller:
         self._changed = asyncio.Event()
         self._told_to_end = asyncio.Event()
         self._diagnose_due_s = 0.0
+        self._ended_due_s = 0.0
         self._failed_s: float | None = None
 
     @property
@@ -166,6 +171,7 @@ class Controller:
             self.publisher.want(self.cell.record(self.url))
             self._remember()
             self.exclusions.note(self.cell, now, time.time(), self.keeper.keep)
+            await self._look_for_ended(now)
             await self._diagnose(now)
             await self._end_if_failed(now)
 
@@ -193,6 +199,20 @@ class Controller:
         if binding is not None and not self.cell.stopping:
             self.keeper.keep(self.gen_dir.binding(name), dumps(binding, indent=2))
             self.keeper.keep(self.gen_dir.controller_memory(name), dumps(self.cell.memory()))
+
+    async def _look_for_ended(self, now: float) -> None:
+        """Learn from the batch host which nodes will not report."""
+        members = self.cell.members
+        if self.cell.binding is not None or not members.missing() or now < self._ended_due_s:
+            return
+        self._ended_due_s = now + _ENDED_EVERY_S
+        path = self.gen_dir.ended(self.cell.cell.name)
+        try:
+            text = await self.files.run(_text_or_none, path, timeout_s=_FILE_S)
+            if text is not None:
+                members.on_ended(loads(EndedTasks, text, where=str(path)).nodes)
+        except ExaslurmError as error:
+            log.warning("%s", error)
 
     async def _diagnose(self, now: float) -> None:
         """Find out why nodes are late."""
@@ -234,3 +254,7 @@ class Controller:
         await asyncio.gather(
             self.publisher.flush(timeout_s=PUSH_S), self.peers.settle(timeout_s=PUSH_S + 0.5)
         )
+
+
+def _text_or_none(path: Path) -> str | None:
+    return read_text(path) if path.exists() else None

@@ -1,15 +1,23 @@
-"""Nodes that the next submission shall do without, with the reason and an end."""
+"""Nodes that a job cannot use, and those that the next submission shall do without."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 EXCLUDED_SCHEMA: Literal["exaslurm/excluded/1"] = "exaslurm/excluded/1"
 
 # Sites mend nodes within a day; one that is still bad then is found again in minutes.
 EXCLUDED_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedTasks:
+    """``cells/<cell>/ended.json``: how the step's task ended, by node, of those where it did while
+    the cell comes up. Such a node will not report."""
+
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

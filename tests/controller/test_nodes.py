@@ -40,9 +40,7 @@ def test_does_not_go_on_with_too_few() -> None:
     for node in ("n1", "n2"):
         members.on_report(report(node), 25.0)
     assert not members.settled(31.0)
-    assert members.shortage() == (
-        "component 1: 1 of 3 nodes reported in 30 s, at least 3 are needed"
-    )
+    assert members.shortage() == ("component 1: 1 of 3 nodes reported, at least 3 are needed")
 
 
 def test_the_diagnosis_of_a_missing_node_is_part_of_the_problem() -> None:
@@ -87,3 +85,29 @@ def test_figures_of_the_network_are_those_of_nodes_that_report() -> None:
     assert state.fabric == (port,)
     (silent,) = (s for s in members.states(SILENT_AFTER_S + 1) if s.node == "n2")
     assert silent.fabric == ()
+
+
+def test_a_node_whose_task_ended_is_not_waited_for() -> None:
+    members = membership(min_nodes=2)
+    for node in ("n1", "n2", "n4"):
+        members.on_report(report(node), 1.0)
+    assert not members.settled(1.0)
+    members.on_ended({"n3": "Exited with exit code 1", "n2": "came back", "n9": "not ours"})
+    assert members.settled(1.0)
+    assert members.problem(1.0) == (
+        "n3: its task ended before it reported: Exited with exit code 1"
+    )
+    assert [node.name for node in members.late(1.0)] == ["n3"]
+    assert [name for name, _ in members.unfit(1.0)] == ["n3"]
+
+
+def test_a_cell_that_can_never_have_enough_nodes_knows_it_at_once() -> None:
+    members = membership(min_nodes=3)
+    for node in ("n1", "n2", "n4"):
+        members.on_report(report(node), 1.0)
+    assert members.hopeless(1.0) is None
+    members.on_ended({"n3": "Killed"})
+    assert members.hopeless(1.0) == (
+        "component 1: 2 of 3 nodes reported, at least 3 are needed; "
+        "n3: its task ended before it reported: Killed"
+    )

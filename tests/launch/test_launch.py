@@ -14,6 +14,7 @@ import pytest
 
 from exaslurm.core import ports
 from exaslurm.core.codec import loads
+from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.marker import BootstrapMarker
 from tests.launch.conftest import Stage, make_plan
 
@@ -182,6 +183,23 @@ def test_workers_that_end_early_do_not_end_the_job(stage: Stage, tmp_path: Path)
     assert process.returncode == 0
     assert "component 1: srun: error: n2" in said
     assert "got SIGTERM: passing it on" in said + rest
+
+
+def test_the_controller_is_told_where_a_task_ended(stage: Stage, tmp_path: Path) -> None:
+    up = tmp_path / "up"
+    stage.component(0, listen(str(up)))
+    stage.component(
+        1, "echo 'srun: error: n[2-3]: tasks 0-1: Exited with exit code 3' >&2; exec sleep 30"
+    )
+    process = start(stage)
+    try:
+        ended = stage.gen_dir.ended("c000")
+        wait_for(ended, process)
+        found = loads(EndedTasks, ended.read_text(), where="it")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert found.nodes == dict.fromkeys(("n2", "n3"), "Exited with exit code 3")
 
 
 def test_signals_reach_every_step_once(stage: Stage, tmp_path: Path) -> None:
