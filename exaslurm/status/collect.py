@@ -267,13 +267,15 @@ class Collector:
         planned = sum(cell.replicas_planned for cell in cells)
         if finding.phase == "ready" and (live or plan.gateway.start_with_submit):
             views = [] if disk.internal_key is None else self._ask_routers(live, disk.internal_key)
-            finding = judge.judge_routers(
+            of_routers = judge.judge_routers(
                 views,
                 planned,
                 plan.deployment,
                 listed=len(live),
                 error=disk.router_error,
             )
+            # Of a cell that is ready, and yet not as planned, its own word stays.
+            finding = finding if of_routers == judge.Finding("ready") else of_routers
         return DeploymentStatus(
             deployment=plan.deployment,
             generation=disk.generation.number,
