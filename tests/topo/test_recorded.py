@@ -6,8 +6,6 @@ the same machine), not taken from the reader's output.
 
 from __future__ import annotations
 
-import os
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,34 +14,6 @@ import pytest
 from exaslurm.core.topology import Gpu, NodeTopology
 from exaslurm.topo.nearness import islands, nearest_hcas, nearness
 from exaslurm.topo.source import read_any
-
-# Most of a tree: thousands of files that say nothing of where things are.
-UNUSED = {
-    "hugepages", "cpuidle", "cpufreq", "thermal_throttle", "power", "cpuset", "statistics",
-    "queues", "index0", "index1", "index2", "memory_side_cache", "microcode", "tty", "usb",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def folder() -> Path:
-    data = os.environ.get("EXASLURM_DATA")
-    if not data:
-        pytest.skip("EXASLURM_DATA is not set: no recorded machines")
-    return Path(data) / "topologies"
-
-
-@pytest.fixture(scope="session")
-def unpacked(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, NodeTopology]:
-    found = {}
-    for archive in sorted(folder.glob("*.tar.bz2")):
-        root = tmp_path_factory.mktemp("recorded")
-        with tarfile.open(archive) as tar:
-            wanted = [part for part in tar.getmembers() if not UNUSED & set(part.name.split("/"))]
-            # Python before 3.11.4 has no filters.
-            how = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-            tar.extractall(root, wanted, **how)
-        found[archive.name] = read_any(root)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
