@@ -292,6 +292,7 @@ class Cell:
             replicas=tuple(replica.status(self._facts) for replica in self.replicas.values()),
             notes=(
                 *self.members.exclusions(),
+                *self.members.differences(),
                 *(self.binding.notes if self.binding else ()),
                 *self._off_plan(),
                 *self._warnings(now),

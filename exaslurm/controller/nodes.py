@@ -10,6 +10,7 @@ from exaslurm.core.cell import AgentReport, NodeState
 from exaslurm.core.checks import Check
 from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import CellPlan
+from exaslurm.core.uniform import compare
 from exaslurm.errors import AllocationError
 
 NodeWord = Literal["checking", "excluded", "joined"]
@@ -70,6 +71,7 @@ class Membership:
         self._deadline = now + deadline_s
         self._deadline_s = deadline_s
         self._pardoned: frozenset[str] = frozenset()
+        self._compared: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     @property
     def head(self) -> Node:
@@ -192,6 +194,20 @@ class Membership:
             for node, check in found
             if check is not None
         ]
+
+    def differences(self) -> tuple[str, ...]:
+        """In what nodes of a component differ that should be alike (drivers, versions, MTU)."""
+        examined = tuple(node.name for node in self.nodes.values() if node.is_examined)
+        if self._compared[0] != examined:
+            found = []
+            for group in dict.fromkeys(node.het_group for node in self.nodes.values()):
+                of_group = (n for n in self.nodes.values() if n.het_group == group)
+                reports = [n.report.preflight for n in of_group if n.report and n.report.preflight]
+                for host, checks in compare(reports).items():
+                    bad = (check for check in checks if check.outcome == "fail")
+                    found += [f"{host} differs: {check.sentence()}" for check in bad]
+            self._compared = (examined, tuple(found))
+        return self._compared[1]
 
     def unfit(self, now: float) -> list[tuple[str, str]]:
         """Nodes that other jobs had better do without, and why: those that are left out, and those

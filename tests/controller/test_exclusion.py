@@ -73,6 +73,21 @@ def test_what_all_nodes_lack_leaves_nobody_out() -> None:
     assert cell.members.exclusions() == []
 
 
+def test_nodes_that_differ_are_named_and_used() -> None:
+    cell = make_cell()
+    for node in ("n1", *WORKERS):
+        version = "535.104" if node == "n3" else "570.86"
+        alike = {"uniform.gpu_driver": "" if node == "n1" else f"nvidia {version}"}
+        told = dataclasses.replace(
+            report(node), preflight=NodeChecks(host=node, checks=(), alike=alike)
+        )
+        cell.on_report(told, 1.0)
+    assert len(cell.wants_binding(1.0) or ()) == 4
+    assert cell.state(1.0, 1).notes == (
+        "n3 differs: uniform.gpu_driver: nvidia 535.104; nvidia 570.86 on 2 other nodes",
+    )
+
+
 def test_too_few_good_nodes_end_the_cell_at_once() -> None:
     cell = make_cell(min_nodes=3)
     reported(cell, 1.0, "n3")
