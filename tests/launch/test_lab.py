@@ -107,8 +107,8 @@ class Cell:
 
 def serves(state: Any) -> bool:
     """All is well, and every node has reported: a controller that is new, or whose agent is, knows
-    replicas before it knows their processes."""
-    known = all(replica["pid"] is not None for replica in state["replicas"])
+    replicas before it knows their processes, and these before it knows where they run."""
+    known = all(None not in (each["pid"], each["cores_actual"]) for each in state["replicas"])
     return bool(state["phase"] == "serving" and state["ray"]["state"] == "complete" and known)
 
 
