@@ -1,7 +1,8 @@
 """A node's topology from the XML of NCCL (``NCCL_TOPO_DUMP_FILE``) and RCCL.
 
 It has NUMA nodes with their CPUs, PCI switches, GPUs and network devices, but no cores, no memory
-and no host bridges (src/graph/xml.cc of NCCL).
+and no host bridges (src/graph/xml.cc of NCCL). The files that cloud providers hand out for
+``NCCL_TOPO_FILE`` have only the PCI functions, by class, which NCCL completes when it runs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from exaslurm.core.topology import (
 from exaslurm.errors import UserError
 from exaslurm.topo.files import cpu_mask, natural, short_pci
 
+_GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+_NET_CLASSES = ("0x0200", "0x0207")
 _LINKS: Mapping[str, LinkKind] = {"nvlink": "nvlink", "xgmi": "xgmi"}
 
 
@@ -61,9 +64,14 @@ def read_nccl(text: str, *, where: str) -> NodeTopology:
             numa.append(NumaNode(index=index, kind="cpu", cpus=cpus, mem_mib=0))
         start = _Place(numa=index if index >= 0 else None, cpus=cpus, path=(), pci=None, kind="")
         for element, place in _walk(cpu, start):
-            (gpus if element.tag == "gpu" else nets).append((element, place))
-    gpus.sort(key=lambda pair: int(pair[0].get("dev", "0")))
-    found = tuple(_gpu(element, place) for element, place in gpus)
+            is_gpu = element.tag == "gpu" or place.kind in _GPU_CLASSES
+            (gpus if is_gpu else nets).append((element, place))
+    # CUDA's numbers where the file has them; else they are those of the bus.
+    gpus.sort(key=lambda pair: (int(pair[0].get("dev", "-1")), pair[1].pci or ""))
+    found = tuple(
+        _gpu(element, place, int(element.get("dev", str(number))))
+        for number, (element, place) in enumerate(gpus)
+    )
     return NodeTopology(
         host=Path(where).stem,
         sources=(f"NCCL XML {where}",),
@@ -84,35 +92,41 @@ def _walk(
         elif child.tag == "pci":
             pci = short_pci(child.get("busid", ""))
             above = (*place.path, place.pci) if place.pci is not None else place.path
-            yield from _walk(
-                child,
-                _Place(
-                    numa=place.numa, cpus=place.cpus, path=above, pci=pci,
-                    kind=child.get("class", "")[:6],
-                ),
-            )  # fmt: skip
+            kind = child.get("class", "")[:6]
+            here = _Place(numa=place.numa, cpus=place.cpus, path=above, pci=pci, kind=kind)
+            below = list(_walk(child, here))
+            yield from below
+            if not below and kind in (*_GPU_CLASSES, *_NET_CLASSES):
+                yield child, here
         else:  # <nic>
             yield from _walk(child, place)
 
 
-def _gpu(element: ElementTree.Element, place: _Place) -> Gpu:
-    vendor: Vendor = "amd" if element.get("gcn") else "nvidia"
+def _gpu(element: ElementTree.Element, place: _Place, index: int) -> Gpu:
+    target = element.get("gcn")
+    amd = target is not None or element.get("vendor") == "0x1002"
+    vendor: Vendor = "amd" if amd else "nvidia"
     return Gpu(
-        index=int(element.get("dev", "0")),
+        index=index,
         vendor=vendor,
         pci=place.pci,
-        name=element.get("gcn") if vendor == "amd" else None,
+        name=_target(target) if target is not None else None,
         numa=place.numa,
         cpus=place.cpus,
         pci_path=place.path,
     )
 
 
+def _target(text: str) -> str:
+    """``gfx942``; older RCCL wrote numbers (910: gfx90a)."""
+    return text if text.startswith("gfx") else "gfx90a" if text == "910" else f"gfx{text}"
+
+
 def _hcas(nets: list[tuple[ElementTree.Element, _Place]]) -> tuple[Hca, ...]:
     """One device may have several ports, and be there once for each."""
     by_name: dict[str, list[tuple[ElementTree.Element, _Place]]] = {}
     for element, place in nets:
-        by_name.setdefault(element.get("name", ""), []).append((element, place))
+        by_name.setdefault(element.get("name") or place.pci or "", []).append((element, place))
     found = []
     for name, parts in by_name.items():
         place = parts[0][1]
@@ -122,17 +136,7 @@ def _hcas(nets: list[tuple[ElementTree.Element, _Place]]) -> tuple[Hca, ...]:
             Hca(
                 name=name,
                 fabric=fabric,
-                # NCCL lists only ports that are up.
-                ports=tuple(
-                    HcaPort(
-                        number=max(1, int(element.get("port", "1"))),
-                        state="ACTIVE",
-                        rate_gbps=int(element.get("speed", "0")) / 1000,
-                        link_layer=layer,
-                        guid=element.get("guid"),
-                    )
-                    for element, _ in parts
-                ),
+                ports=tuple(_port(element, layer) for element, _ in parts if element.tag == "net"),
                 pci=place.pci,
                 numa=place.numa,
                 cpus=place.cpus,
@@ -143,10 +147,20 @@ def _hcas(nets: list[tuple[ElementTree.Element, _Place]]) -> tuple[Hca, ...]:
     return tuple(sorted(found, key=lambda hca: natural(hca.name)))
 
 
+def _port(element: ElementTree.Element, layer: str) -> HcaPort:
+    return HcaPort(
+        number=max(1, int(element.get("port", "1"))),
+        state="ACTIVE",  # NCCL lists only those that are up
+        rate_gbps=int(element.get("speed", "0")) / 1000,
+        link_layer=layer,
+        guid=element.get("guid"),
+    )
+
+
 def _fabric(name: str, element: ElementTree.Element, place: _Place) -> Fabric:
     if name.startswith(("cxi", "hsn")):
         return "slingshot"
-    if int(element.get("guid", "0"), 0) == 0:
+    if element.tag == "net" and int(element.get("guid", "0"), 0) == 0:
         return "ethernet"  # NCCL's socket transport
     return "infiniband" if place.kind == "0x0207" else "roce"
 

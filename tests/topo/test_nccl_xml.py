@@ -75,6 +75,33 @@ def test_links_over_a_switch_have_the_lesser_number_of_lanes() -> None:
     assert link.lanes == 12
 
 
+FOR_CLOUDS = """
+<system version="1">
+ <cpu numaid="0" affinity="0000ffff" arch="x86_64">
+  <pci busid="ffff:ff:01.0" class="0x060400">
+   <pci busid="0002:00:00.0" class="0x030200"/>
+   <pci busid="0102:00:00.0" class="0x020700"/>
+  </pci>
+  <pci busid="ffff:ff:02.0" class="0x060400">
+   <pci busid="0001:00:00.0" class="0x030200"/>
+   <pci busid="0101:00:00.0" class="0x020700"/>
+  </pci>
+ </cpu>
+</system>
+"""
+
+
+def test_a_file_for_virtual_machines_has_classes_only() -> None:
+    topology = read_nccl(FOR_CLOUDS, where="vm.xml")
+    assert [(gpu.index, gpu.pci) for gpu in topology.gpus] == [
+        (0, "0001:00:00.0"), (1, "0002:00:00.0"),
+    ]  # fmt: skip
+    near = [nearest_hcas(gpu, topology.hcas) for gpu in topology.gpus]
+    assert [[(hca.name, hca.ports) for hca in found] for found in near] == [
+        [("0101:00:00.0", ())], [("0102:00:00.0", ())],
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("text", "says"), [("<system", "not XML"), ("<x/>", "<x>")])
 def test_what_is_no_dump(text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):

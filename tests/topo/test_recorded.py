@@ -132,6 +132,14 @@ def test_memory_of_gpus(unpacked: dict[str, NodeTopology]) -> None:
     assert topology.numa[0].distances == (10, 40, 80, 80, 80, 80, 80, 80)
 
 
+def test_names_of_amd_gpus(folder: Path) -> None:
+    names = [
+        {gpu.name for gpu in read_any(folder / f"rccl_topo_8p_{kind}.xml").gpus}
+        for kind in ("90a", "940", "rome_n4")
+    ]
+    assert names == [{"gfx90a"}, {"gfx942"}, {"gfx906"}]
+
+
 def test_links_of_a_hive(folder: Path) -> None:
     assert islands(read_any(folder / "rccl_topo_4p2h_2nic.xml")) == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert islands(read_any(folder / "rccl_topo_8p_rome_n4.xml")) == ((0, 2, 3, 5), (1, 4, 6, 7))
