@@ -16,9 +16,7 @@ from exaslurm.errors import ExitCode
     "--site",
     metavar="NAME",
     envvar="EXASLURM_SITE",
-    default="generic",
-    show_default=True,
-    help="The site config to check against.",
+    help="The site config to check against. Default: the deployment's, else generic.",
 )
 @click.option("-p", "--partition", metavar="P", help="Look at nodes of this partition, in a job.")
 @click.option(
@@ -47,7 +45,7 @@ from exaslurm.errors import ExitCode
 )  # fmt: skip
 @json_option
 def doctor_command(
-    site: str,
+    site: str | None,
     partition: str | None,
     nodes: int,
     nodelist: str | None,
@@ -80,16 +78,15 @@ def doctor_command(
     if sum(ways) > 1:
         raise click.UsageError("give one of --partition, --job, --deployment and --root")
     environ = dict(os.environ)
-    config = load_site(site, environ)
+    jobs, usual = _jobs(job, deployment, environ)
+    config = load_site(site or usual, environ)
     where = None
     if partition or nodelist:
         where = Where(
             partition=partition, count=nodes, account=account, qos=qos,
             reservation=reservation, nodelist=nodelist,
         )  # fmt: skip
-    question = Question(
-        where=where, jobs=_jobs(job, deployment, environ), roots=roots, timeout_s=timeout
-    )
+    question = Question(where=where, jobs=jobs, roots=roots, timeout_s=timeout)
     hosts = examine(config, environ, python=sys.executable, question=question, talk=talk)
     found = report(config.name, hosts)
     if as_json:
@@ -100,27 +97,29 @@ def doctor_command(
     return ExitCode.NOT_READY if found.failed else ExitCode.OK
 
 
-def _jobs(job: str | None, deployment: str | None, environ: dict[str, str]) -> tuple[str, ...]:
-    """Ids of the running jobs to look into."""
+def _jobs(
+    job: str | None, deployment: str | None, environ: dict[str, str]
+) -> tuple[tuple[str, ...], str]:
+    """Ids of the running jobs to look into, and the site that they were planned for."""
     if job is not None:
-        return (job,)
+        return (job,), "generic"
     if deployment is None:
-        return ()
+        return (), "generic"
     from exaslurm.api.locate import find_run_dir
     from exaslurm.errors import DeploymentError
-    from exaslurm.submit.records import read_submissions
+    from exaslurm.submit.records import read_plan, read_submissions
     from exaslurm.submit.survey import job_key
 
-    run_dir = find_run_dir(deployment, environ, site=None)
-    latest = run_dir.latest()
+    latest = find_run_dir(deployment, environ, site=None).latest()
+    plan = read_plan(latest) if latest is not None else None
     known = read_submissions(latest).values() if latest is not None else ()
     ids = tuple(
         job_key(item) for item in known
         if item.state == "submitted" and item.job_id not in (None, "local")
     )  # fmt: skip
-    if not ids:
+    if plan is None or not ids:
         raise DeploymentError(
             f"deployment {deployment!r} has no job in Slurm",
             remedy=f"'exaslurm status {deployment}' shows how it is",
         )
-    return ids
+    return ids, plan.site

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from acceptance.lab import Lab
@@ -48,6 +49,7 @@ def check(line: Line, lab: Lab) -> None:
     line.check("every replica is ready", cell["replicas_ready"] == 4, cell["replicas_ready"])
     text = lab.exaslurm("status", DEPLOYMENT).stdout
     line.check("status as text says so", f"note: {BAD} is left out: {FINDING}" in text)
+    looked_at(line, lab)
     line.ran("stop", lab.exaslurm("stop", DEPLOYMENT, timeout_s=240))
 
     done = lab.submit(line, SPEC, DEPLOYMENT)
@@ -61,6 +63,20 @@ def check(line: Line, lab: Lab) -> None:
     words = lab.on("login", "scontrol", "show", "job", cell["job"]["id"]).stdout.split()
     excluded = [word for word in words if word.startswith("ExcNodeList=")]
     line.check("Slurm was told so", excluded[-1:] == [f"ExcNodeList={BAD}"], " ".join(excluded))
+
+
+def looked_at(line: Line, lab: Lab) -> None:
+    """Doctor, beside what runs, finds the same."""
+    done = lab.exaslurm("doctor", "--deployment", DEPLOYMENT, "--json", timeout_s=300)
+    hosts = {host["host"]: host["checks"] for host in json.loads(done.stdout)["hosts"]}
+    failed = [
+        f"{host} {check['id']}: {check['value']}"
+        for host, checks in hosts.items()
+        for check in checks
+        if check["outcome"] == "fail"
+    ]
+    line.check("doctor --deployment: all nodes answer", len(hosts) == 6, ", ".join(hosts))
+    line.check("doctor --deployment: the same finding", failed == [f"{BAD} {FINDING}"], failed)
 
 
 def break_node(line: Line, lab: Lab) -> None:
