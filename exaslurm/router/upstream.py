@@ -343,7 +343,7 @@ class Upstream:
         self._config = config
         self._dead_peer_ms = int(config.dead_peer_s * 1000)
         self._connecting: set[asyncio.Task[None]] = set()
-        self._memory: Memory[AnswerHead] = Memory()
+        self.memory: Memory[AnswerHead] = Memory()
 
     def send(self, receiver: Receiver, endpoint: Endpoint, head: bytes, body: bytes) -> Request:
         """Send a request by an idle connection or a new one.
@@ -388,7 +388,7 @@ class Upstream:
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         def make() -> Connection:
-            return Connection(endpoint, self._dead_peer_ms, self._memory)
+            return Connection(endpoint, self._dead_peer_ms, self.memory)
 
         if endpoint.path is not None:
             _, connection = await self._loop.create_unix_connection(make, endpoint.path)
