@@ -343,7 +343,7 @@ class Upstream:
         self._config = config
         self._dead_peer_ms = int(config.dead_peer_s * 1000)
         self._connecting: set[asyncio.Task[None]] = set()
-        self._memory: Memory[AnswerHead] = Memory()
+        self.memory: Memory[AnswerHead] = Memory()
 
     def send(self, receiver: Receiver, endpoint: Endpoint, head: bytes, body: bytes) -> Request:
         """Send a request by an idle connection or a new one.
@@ -358,16 +358,16 @@ class Upstream:
                 return connection
         opening = _Opening(receiver, head, body)
         task = self._loop.create_task(self._open(endpoint, opening))
+        # Lighter than asyncio.wait_for, which has a task of its own.
+        opening.deadline = self._loop.call_later(self._config.connect_timeout_s, task.cancel)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         return opening
 
     async def _open(self, endpoint: Endpoint, opening: _Opening) -> None:
         try:
-            connection = await asyncio.wait_for(
-                self._connect(endpoint), self._config.connect_timeout_s
-            )
-        except asyncio.TimeoutError:
+            connection = await self._connect(endpoint)
+        except asyncio.CancelledError:
             reason = f"no connection within {self._config.connect_timeout_s:g} s"
             opening.failed(reason, Loss.LATE)
             return
@@ -376,6 +376,8 @@ class Upstream:
             loss = Loss.OURS if ours else Loss.REFUSED
             opening.failed(str(error) or type(error).__name__, loss)
             return
+        finally:
+            opening.end_wait()
         if opening.receiver is None:  # nobody waits for it any more: it may serve the next one
             connection.keep = True
             connection.give_back(self._loop.time())
@@ -388,7 +390,7 @@ class Upstream:
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         def make() -> Connection:
-            return Connection(endpoint, self._dead_peer_ms, self._memory)
+            return Connection(endpoint, self._dead_peer_ms, self.memory)
 
         if endpoint.path is not None:
             _, connection = await self._loop.create_unix_connection(make, endpoint.path)
@@ -408,13 +410,19 @@ class Upstream:
 class _Opening:
     """A request whose connection is being opened."""
 
-    __slots__ = ("body", "connection", "head", "receiver")
+    __slots__ = ("body", "connection", "deadline", "head", "receiver")
 
     def __init__(self, receiver: Receiver, head: bytes, body: bytes) -> None:
         self.receiver: Receiver | None = receiver
         self.head = head
         self.body = body
         self.connection: Connection | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+
+    def end_wait(self) -> None:
+        """The connection is there, or will not be."""
+        if self.deadline is not None:
+            self.deadline.cancel()
 
     def failed(self, reason: str, loss: Loss) -> None:
         receiver, self.receiver = self.receiver, None
