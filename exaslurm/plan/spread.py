@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from exaslurm.core.filling import fill
+from exaslurm.core.filling import Filling, fill
 from exaslurm.core.gangs import choose_rooms
 from exaslurm.core.placement import UNKNOWN, Demand, Room, Rooms
 from exaslurm.core.plan import ModelPlan, ReplicaSet
@@ -89,34 +89,29 @@ def spread(
         for i, (model, asked) in enumerate(zip(models, spec.models, strict=True))
         for j, shard in enumerate(asked.shards)
     ]
-    cells = [_Cell(index, ground) for index in range(len(ground.cells))]
-    for size in sorted({demand.size() for demand, _, _ in wanted}, reverse=True):
-        mine = [item for item in wanted if item[0].size() == size]
-        done = {
-            demand: _put_apart(cells, demand, min(count, ground.survival.anchors))
-            for demand, count, _ in mine
-        }
-        for demand, count, key in mine:
-            done[demand] += _put_evenly(cells, demand, count - done[demand])
-            if done[demand] < count:
-                text = _no_room(demand, count, done[demand], ground)
-                findings.add(spec.problem(key, text))
     demands = {(demand.model, demand.shard): demand for demand, _, _ in wanted}
-    if not findings.problems:
-        for demand in _as_bound(cells, ground, demands):
-            key = next(key for other, _, key in wanted if other == demand)
-            findings.add(spec.problem(key, _no_room(demand, 1, 0, ground)))
-    return [_filled(cell, ground, demands) for cell in cells]
+    cells = [_Cell(index, ground, demands) for index in range(len(ground.cells))]
+    for size in sorted({demand.size() for demand in demands.values()}, reverse=True):
+        _assign(cells, {demand: n for demand, n, _ in wanted if demand.size() == size})
+    _as_bound(cells)
+    for demand, count, key in wanted:
+        done = sum(cell.counts[demand.model, demand.shard] for cell in cells)
+        if done < count:
+            findings.add(spec.problem(key, _no_room(demand, count, done, ground)))
+    return [cell.filled() for cell in cells]
 
 
 class _Cell:
     """A cell while replicas are given to it."""
 
-    def __init__(self, index: int, ground: Ground) -> None:
+    def __init__(self, index: int, ground: Ground, demands: Mapping[Shard, Demand]) -> None:
         self.index = index
         self.rooms = _imagined(ground, index)
         self.counts: Counter[Shard] = Counter()
         self.anchors: Counter[Shard] = Counter()
+        self.filling: Filling[None] | None = None
+        self._ground = ground
+        self._demands = demands
 
     def load(self) -> float:
         return self.rooms.replicas / len(self.rooms.rooms)
@@ -140,6 +135,54 @@ class _Cell:
             self.rooms.take(room, demand)
         self.counts[demand.model, demand.shard] += bool(chosen)
         return bool(chosen)
+
+    def as_bound(self, counts: Counter[Shard]) -> Filling[None]:
+        """What the binder would do with so many of each shard: it takes them in the order of the
+        spec."""
+        wanted = [
+            (None, demand) for shard, demand in self._demands.items() for _ in range(counts[shard])
+        ]
+        return fill(_imagined(self._ground, self.index, self.apart()), wanted)
+
+    def filled(self) -> FilledCell:
+        """The cell as the binder will fill it."""
+        filling = self.filling or self.as_bound(self.counts)
+        used: dict[str, Load] = {}
+        for _, demand, rooms in filling.placed:
+            for room in rooms:
+                used[room.name] = used.get(room.name, Load()).plus(demand)
+        parts = self._ground.cells[self.index]
+        part_of = [number for number, part in enumerate(parts) for _ in range(part.nodes)]
+        loads = [Load() for _ in parts]
+        for name, load in used.items():
+            loads[part_of[int(name)]] = loads[part_of[int(name)]].or_more(load)
+        standings = tuple(
+            Standing(
+                shard=f"{demand.model}:{demand.shard}",
+                cell=str(self.index),
+                nodes=frozenset(f"{self.index}/{room.name}" for room in rooms),
+            )
+            for _, demand, rooms in filling.placed
+        )
+        anchors = self._ground.survival.anchors
+        apart = {
+            shard: None if most == min(self.counts[shard], anchors) else most
+            for shard, most in self.apart().items()
+        }
+        return FilledCell(dict(self.counts), apart, tuple(loads), standings)
+
+
+def _assign(cells: Sequence[_Cell], wanted: Mapping[Demand, int]) -> None:
+    """Replicas of one size to cells, as many as have room."""
+    if len(cells) == 1:
+        for demand, count in wanted.items():
+            cells[0].counts[demand.model, demand.shard] = count
+            cells[0].anchors[demand.model, demand.shard] = cells[0].rooms.survival.anchors
+        return
+    anchors = cells[0].rooms.survival.anchors
+    done = {demand: _put_apart(cells, demand, min(n, anchors)) for demand, n in wanted.items()}
+    for demand, count in wanted.items():
+        _put_evenly(cells, demand, count - done[demand])
 
 
 def _put_apart(cells: Sequence[_Cell], demand: Demand, count: int) -> int:
@@ -184,63 +227,22 @@ def _put_evenly(cells: Sequence[_Cell], demand: Demand, count: int) -> int:
     return done
 
 
-def _as_bound(
-    cells: Sequence[_Cell], ground: Ground, demands: Mapping[Shard, Demand]
-) -> list[Demand]:
+def _as_bound(cells: Sequence[_Cell]) -> None:
     """See to it that the binder, which knows one cell and takes its replicas in an order of its
-    own, finds room for each: one that would have none goes to another cell. Answers those that
-    have none anywhere."""
-    homeless: list[Demand] = []
+    own, finds room for each: one that would have none goes to another cell, or is left out."""
     for cell in cells:
-        for demand in _without_room(cell, cell.counts, ground, demands):
-            shard = (demand.model, demand.shard)
-            cell.counts[shard] -= 1
-            for other in sorted(cells, key=_Cell.load):
-                more = Counter({**other.counts, shard: other.counts[shard] + 1})
-                if other is not cell and not _without_room(other, more, ground, demands):
-                    other.counts = more
-                    break
-            else:
-                homeless.append(demand)
-    return homeless
-
-
-def _without_room(
-    cell: _Cell, counts: Counter[Shard], ground: Ground, demands: Mapping[Shard, Demand]
-) -> list[Demand]:
-    filling = fill(_imagined(ground, cell.index, cell.apart()), _wanted(counts, demands))
-    return [demand for _, demand in filling.homeless]
-
-
-def _wanted(counts: Counter[Shard], demands: Mapping[Shard, Demand]) -> list[tuple[None, Demand]]:
-    """The replicas of a cell in the order of the spec."""
-    return [(None, demand) for shard, demand in demands.items() for _ in range(counts[shard])]
-
-
-def _filled(cell: _Cell, ground: Ground, demands: Mapping[Shard, Demand]) -> FilledCell:
-    """The cell as the binder will fill it."""
-    filling = fill(_imagined(ground, cell.index, cell.apart()), _wanted(cell.counts, demands))
-    used: dict[str, Load] = {}
-    for _, demand, rooms in filling.placed:
-        for room in rooms:
-            used[room.name] = used.get(room.name, Load()).plus(demand)
-    parts = [number for number, part in enumerate(ground.cells[cell.index])
-             for _ in range(part.nodes)]  # fmt: skip
-    loads = [Load() for _ in ground.cells[cell.index]]
-    for name, load in used.items():
-        number = parts[int(name)]
-        loads[number] = loads[number].or_more(load)
-    standings = tuple(
-        Standing(
-            shard=f"{demand.model}:{demand.shard}",
-            cell=str(cell.index),
-            nodes=frozenset(f"{cell.index}/{room.name}" for room in rooms),
-        )
-        for _, demand, rooms in filling.placed
-    )
-    usual = {shard: min(count, ground.survival.anchors) for shard, count in cell.counts.items()}
-    apart = {shard: None if most == usual[shard] else most for shard, most in cell.apart().items()}
-    return FilledCell(dict(cell.counts), apart, tuple(loads), standings)
+        cell.filling = cell.as_bound(cell.counts)
+        while cell.filling.homeless:
+            for _, demand in cell.filling.homeless:
+                shard = (demand.model, demand.shard)
+                cell.counts[shard] -= 1
+                for other in sorted(cells, key=_Cell.load) if len(cells) > 1 else ():
+                    more = Counter({**other.counts, shard: other.counts[shard] + 1})
+                    filling = other.as_bound(more)
+                    if other is not cell and not filling.homeless:
+                        other.counts, other.filling = more, filling
+                        break
+            cell.filling = cell.as_bound(cell.counts)
 
 
 def _imagined(ground: Ground, index: int, apart: Mapping[Shard, int] | None = None) -> Rooms:
