@@ -60,10 +60,12 @@ class NodeChecks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNeeds:
     """What a node must offer, as site and plan say. ``gpus``: how many the kind of node has
-    (None: not known). ``hcas``: the network devices that the site names, or patterns of them.
-    ``shm_mib``: what Ray's object store and the engines put into /dev/shm. ``names``: hosts that must resolve. ``witness``: a
-    file that was written elsewhere into the shared directory, and what is in it. ``container``:
-    command (None: Slurm has it) and image of a container that is to be started there."""
+    (None: not known); ``gpu_cpus``: lists of the CPUs near each, in the order of their numbers.
+    ``hcas``: the network devices that the site names, or patterns of them. ``shm_mib``: what Ray's
+    object store and the engines put into /dev/shm. ``names``: hosts that must resolve.
+    ``witness``: a file that was written elsewhere into the shared directory, and what is in it.
+    ``container``: command (None: Slurm has it) and image of a container that is to be started
+    there."""
 
     version: str
     interface: str | None
@@ -77,6 +79,7 @@ class NodeNeeds:
     tmp: str
     shm_mib: int
     gpus: int | None = None
+    gpu_cpus: tuple[str, ...] = ()
     hcas: tuple[str, ...] = ()
     vllm: bool = True
     ray: bool = True

@@ -48,6 +48,7 @@ def needs_of(site: Site, environ: Mapping[str, str], kind: NodeKind | None = Non
         shm_mib=(ray.object_store_mib if ray.enabled else 0) + SHM_ENGINES_MIB,
         # A kind whose engines run on processors may have pretended GPUs, or none that count.
         gpus=kind.known_gpus if kind is not None and kind.device != "cpu" else None,
+        gpu_cpus=kind.gpu_cpus if kind is not None and kind.device != "cpu" else (),
         # With a container, they are in the image: a cell looks for them there.
         vllm=container is None and (kind is None or kind.device != "cpu" or bool(kind.known_gpus)),
         ray=container is None and ray.enabled,

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from exaslurm.core.checks import Check, failed, passed, skipped, warned
-from exaslurm.core.topology import Hca, HcaPort, NodeTopology
+from exaslurm.core.topology import Gpu, Hca, HcaPort, NodeTopology
 from exaslurm.preflight.host import Host
+from exaslurm.topo.files import as_list, cpu_list
 
 # Lanes of a link that is all there: InfiniBand trains down to fewer when a cable is bad.
 _WHOLE = ("4X", "8X", "12X")
@@ -54,6 +55,31 @@ def check_gpus(host: Host, topology: NodeTopology, expected: int | None) -> Iter
             f"the firmware does not say which NUMA node is near {names}",
             "replicas cannot be put near their GPUs: a BIOS update may tell (numa_node is -1)",
         )
+
+
+def check_gpu_order(topology: NodeTopology, expected: Sequence[str]) -> Iterator[Check]:
+    """GPUs are near the CPUs that the site config says, in the order of their numbers."""
+    wrong = []
+    for index, text in enumerate(expected):
+        gpu = next((gpu for gpu in topology.gpus if gpu.index == index), None)
+        near = _near(topology, gpu) if gpu is not None else ()
+        if near and not set(near) & set(cpu_list(text)):
+            wrong.append(f"GPU {index} is near {as_list(near)}, not {text}")
+    if wrong:
+        yield warned(
+            "gpu.order",
+            "; ".join(wrong),
+            "engines are bound by what the node shows; mend gpu_cpus of its kind in the site "
+            "config, or ask why this node is wired in another way",
+        )
+    elif expected and topology.gpus:
+        yield passed("gpu.order", "as the site config says")
+
+
+def _near(topology: NodeTopology, gpu: Gpu) -> tuple[int, ...]:
+    """The CPUs near a GPU; none where nobody knows."""
+    nodes = (node.cpus for node in topology.numa if node.index == gpu.numa)
+    return gpu.cpus or next(nodes, ())
 
 
 def gpu_models(host: Host, topology: NodeTopology) -> Counter[str]:

@@ -47,6 +47,7 @@ def examine(
         network.check_port_range(host, needs.first_port, needs.last_port),
         network.check_ports_free(host, needs.first_port, needs.last_port, needs.port_block),
         *devices.check_gpus(host, topology, needs.gpus),
+        *devices.check_gpu_order(topology, needs.gpu_cpus),
         *devices.check_fabric(host, topology, needs.hcas),
         devices.check_numa(topology),
         limits.check_clock(host),

@@ -49,6 +49,8 @@ def _gpus(site: Site, here: str, kind: NodeKind) -> Iterator[Problem]:
     for key in ("gpu_type", "require_gpus"):
         if getattr(kind, key) and not kind.gpus:
             yield site.problem(f"{here}.{key}", "needs gpus, the number of GPUs of a node")
+    if kind.gpu_cpus and len(kind.gpu_cpus) != kind.gpus:
+        yield site.problem(f"{here}.gpu_cpus", f"{len(kind.gpu_cpus)} entries, {kind.gpus} gpus")
 
 
 def _partitions(site: Site) -> Iterator[Problem]:

@@ -22,7 +22,7 @@ class _Kind:
     name: str
     nodes: list[SlurmNode]
     device: str | None = None
-    notes: list[str] = field(default_factory=list)
+    gpu_cpus: list[str] = field(default_factory=list)
 
     @property
     def one(self) -> SlurmNode:
@@ -117,10 +117,12 @@ def _look_at(kinds: Sequence[_Kind], topology: NodeTopology) -> None:
     vendors = {gpu.vendor for gpu in topology.gpus}
     if len(vendors) == 1 and kind.gpus:
         kind.device = _DEVICES[vendors.pop()]
-    for gpu in topology.gpus:
-        if gpu.numa is not None:
-            near = next((node.cpus for node in topology.numa if node.index == gpu.numa), ())
-            kind.notes.append(f"GPU {gpu.index}: NUMA node {gpu.numa}, CPUs {_ranges(near)}")
+    near = [
+        next((node.cpus for node in topology.numa if node.index == gpu.numa), gpu.cpus)
+        for gpu in sorted(topology.gpus, key=lambda gpu: gpu.index)
+    ]
+    if len(near) == kind.gpus and all(near):
+        kind.gpu_cpus = [_ranges(cpus) for cpus in near]
 
 
 def _interface(topology: NodeTopology) -> str | None:
@@ -182,6 +184,8 @@ def _kind(kind: _Kind, kinds: Sequence[_Kind], inventory: Inventory) -> Iterator
             yield f"    gpu_type: {_word(kind.gpu_type)}"
         missing = "" if kind.device else "  # rocm for AMD, xpu for Intel"
         yield f"    device: {kind.device or 'cuda'}{missing}"
+    if kind.gpu_cpus:
+        yield f"    gpu_cpus: {json.dumps(kind.gpu_cpus)}  # near each GPU, by number"
     if partition is not None and partition.exclusive:
         yield "    exclusive: true"
     constraint = _constraint(kind, kinds, partition, inventory)
@@ -189,8 +193,6 @@ def _kind(kind: _Kind, kinds: Sequence[_Kind], inventory: Inventory) -> Iterator
         yield f"    constraint: {_word(constraint)}  # the partition has other nodes, too"
     if node.features:
         yield f"    features: [{', '.join(map(_word, node.features))}]"
-    for note in kind.notes:
-        yield f"    # {note}"
 
 
 def _partition_of(

@@ -37,6 +37,9 @@ from exaslurm.util.user import user_and_home
 GatewayHome = Literal["login", "service", "job"]
 
 
+CpuList = Annotated[str, TEXT, Field(pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")]
+
+
 def _switch(value: object) -> object:
     return {"enabled": value} if isinstance(value, bool | str) else value
 
@@ -144,6 +147,11 @@ class NodeKind(Section):
     gpu_type: Word | None = Field(default=None, description="Type in the GRES name, such as a100.")
     device: Literal["cpu", "cuda", "rocm", "xpu"] | None = Field(
         default=None, description="What engines run on. Default: cuda if there are GPUs, else cpu."
+    )
+    gpu_cpus: tuple[CpuList, ...] = Field(
+        default=(),
+        description="Logical CPUs near each GPU, in the order of the GPUs' numbers, such as 48-63. "
+        "Engines are bound by what the nodes themselves show; doctor compares.",
     )
     reserved_cores: Natural = Field(
         default=0, description="Logical CPUs that the site keeps to itself (core specialization)."

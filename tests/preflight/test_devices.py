@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from exaslurm.core.topology import Gpu, Hca, HcaPort, NodeTopology, NumaNode
@@ -42,6 +43,18 @@ def test_no_gpu_where_some_are_expected() -> None:
 def test_no_gpu_where_none_are_expected() -> None:
     assert [check.outcome for check in devices.check_gpus(HOST, node(), None)] == ["skip"]
     assert [check.outcome for check in devices.check_gpus(HOST, node(), 0)] == ["skip"]
+
+
+def test_gpus_in_another_order_than_the_site_says() -> None:
+    near = {0: tuple(range(8, 16)), 1: tuple(range(8))}
+    gpus = tuple(dataclasses.replace(gpu(index), cpus=cpus) for index, cpus in near.items())
+    topology = node(gpus=gpus)
+    (good,) = devices.check_gpu_order(topology, ("9-15", "1-7"))
+    assert (good.id, good.outcome) == ("gpu.order", "pass")
+    (bad,) = devices.check_gpu_order(topology, ("0-7", "0-7"))
+    assert (bad.outcome, bad.value) == ("warn", "GPU 0 is near 8-15, not 0-7")
+    assert list(devices.check_gpu_order(topology, ())) == []
+    assert list(devices.check_gpu_order(node(), ("0-7",))) == []
 
 
 def test_two_models_in_a_node() -> None:

@@ -136,7 +136,7 @@ def test_what_a_node_shows(tmp_path: Path) -> None:
     text = draft("big", inventory(node("g1", gpus=(("", 2),)), cpu("c1")), [topology])
     site = loaded(text, tmp_path)
     assert (site.interface, site.node_kinds["gpu"].device) == ("hsn0", "rocm")
-    assert "# GPU 0: NUMA node 1, CPUs 64-127" in text
+    assert site.node_kinds["gpu"].gpu_cpus == ("64-127", "0-63")
     assert "interface" not in site.unverified
 
 

@@ -155,6 +155,7 @@ def test_a_file_can_be_checked_by_its_path(put: Callable[..., Path]) -> None:
         ("locks: [limit]", "locks[0]: there is no key 'limit'; did you mean limits?"),
         ("partitions: {a: {}}\nnode_kinds: {cpu: {partition: b}}", "unknown partition 'b'"),
         ("node_kinds: {cpu: {gpu_type: a100}}", "node_kinds.cpu.gpu_type: needs gpus"),
+        ("node_kinds: {cpu: {gpus: 2, gpu_cpus: [0-7]}}", "node_kinds.cpu.gpu_cpus: 1 entries, 2"),
         ("node_kinds: {cpu: {require_gpus: yes}}", "node_kinds.cpu.require_gpus: needs gpus"),
         ("node_kinds: {cpu: {cpus: 8, reserved_cores: 8}}", "8 of 8 cpus leaves none"),
         ("node_kinds: {}", "node_kinds: must have at least 1 item(s)"),
