@@ -1,7 +1,7 @@
 """Which cores of a NUMA node go to which rank.
 
 To the cost (``cost``) the cores of a NUMA node are all the same. Here ranks are kept from sharing
-a cache where that is possible, and the core that agent and Ray are on goes last.
+a cache where that is possible, and the core that agent and Ray are on goes only if all go.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ def deal(
 ) -> list[tuple[Core, ...]]:
     """The cores of each request, all out of ``free`` (cores of one NUMA node)."""
     groups: dict[int | None, list[Core]] = {}
-    for core in sorted(free, key=lambda core: (core.cpus[0] == keep, core.cpus)):
+    for core in sorted(free, key=lambda core: core.cpus):
         groups.setdefault(core.l3, []).append(core)
-    order = {l3: place for place, l3 in enumerate(_in_order(groups))}
+    order = {l3: place for place, l3 in enumerate(groups)}
+    spared = sum(request.count for request in requests) < len(free)
+    for core in free:
+        if spared and core.cpus[0] == keep:
+            groups[core.l3].remove(core)
     found = []
     for request in requests:
         beside = _caches_beside(topology, request.gpu)
@@ -35,7 +39,7 @@ def deal(
         def rank(
             l3: int | None, count: int = request.count, beside: Sequence[int | None] = beside
         ) -> tuple[bool, bool, int, int]:
-            spare = sum(core.cpus[0] != keep for core in groups[l3])
+            spare = len(groups[l3])
             return (l3 not in beside, spare < count, -spare, order[l3])
 
         taken: list[Core] = []
@@ -45,10 +49,6 @@ def deal(
             taken += part
         found.append(tuple(sorted(taken, key=lambda core: core.cpus)))
     return found
-
-
-def _in_order(groups: dict[int | None, list[Core]]) -> list[int | None]:
-    return sorted(groups, key=lambda l3: min(core.cpus for core in groups[l3]))
 
 
 def _caches_beside(topology: NodeTopology, gpu: Gpu | None) -> list[int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from exaslurm.bind.parts import GrantedGpu, Want
@@ -41,17 +42,37 @@ def without(cores: Iterable[Core], cpus: Collection[int], topology: NodeTopology
     return [core for core in cores if not gone & set(core.cpus)]
 
 
-def as_wide(cores: Sequence[Core], wants: Sequence[Want]) -> tuple[tuple[Core, ...], int]:
-    """(the cores to use, CPUs that each counts for).
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """Cores to use, the CPUs that each counts for, and whether parts of a core are rounded down;
+    fields as in ``Free``."""
 
-    A core of which Slurm granted only some threads may be somebody else's too: such cores are used
-    only where the whole ones do not suffice, and then every core counts for as little as the least.
+    cores: tuple[Core, ...]
+    width: int
+    down: bool
+
+
+def hand(cores: Sequence[Core], wants: Sequence[Want]) -> Hand:
+    """How to give these cores to these replicas.
+
+    Whole cores, rounded up; where these are too few, rounded down, so that who asked for 21 threads
+    has 20 and all have cores of their own. A core of which Slurm granted only some threads may be
+    somebody else's too: such cores are used only where the whole ones do not suffice, and then
+    every core counts for as little as the least.
     """
     widest = max((len(core.cpus) for core in cores), default=1)
+    narrowest = min((len(core.cpus) for core in cores), default=1)
     whole = tuple(core for core in cores if len(core.cpus) == widest)
-    if sum(max(1, -(-want.cpus // widest)) for want in wants) <= len(whole):
-        return whole, widest
-    return tuple(cores), min((len(core.cpus) for core in cores), default=1)
+
+    def suffices(number: int, width: int, *, down: bool = False) -> bool:
+        parts = [want.cpus // width if down else -(-want.cpus // width) for want in wants]
+        return sum(max(1, part) for part in parts) <= number
+
+    if suffices(len(whole), widest):
+        return Hand(whole, widest, down=False)
+    if suffices(len(whole), widest, down=True):
+        return Hand(whole, widest, down=True)
+    return Hand(tuple(cores), narrowest, down=False)
 
 
 def reserved_cpus(topology: NodeTopology, cpus: Collection[int], count: int) -> tuple[int, ...]:
@@ -59,18 +80,17 @@ def reserved_cpus(topology: NodeTopology, cpus: Collection[int], count: int) -> 
     (Slurm's core specialization hides them).
 
     The first core of each L3 cache, then the second, as Frontier and LUMI do; where no cache is
-    known, the first cores of the node. Only whole cores.
+    known, the first cores of the node. Only whole cores; a site whose CPUs are cores (one thread
+    each) is granted one thread of each.
     """
-    count -= len(set(topology.cpus) - set(cpus))
+    cores = granted_cores(topology, cpus)
+    width = max((len(core.cpus) for core in cores), default=1)
+    number = count // width - max(0, len(topology.cores) - len(cores))
     by_cache: dict[int | None, list[Core]] = {}
     for core in topology.cores:
         by_cache.setdefault(core.l3, []).append(core)
-    found: list[int] = []
-    for row in zip_longest(*by_cache.values()):
-        for core in row:
-            if core is not None and len(found) + len(core.cpus) <= count:
-                found += core.cpus
-    return tuple(sorted(found))
+    in_order = [core for row in zip_longest(*by_cache.values()) for core in row if core is not None]
+    return tuple(sorted(cpu for core in in_order[: max(0, number)] for cpu in core.cpus))
 
 
 def granted_gpus(facts: NodeFacts) -> list[GrantedGpu]:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exaslurm.bind.grant import (
-    as_wide,
     free_memory,
     granted_cores,
     granted_gpus,
+    hand,
     reserved_cpus,
     without,
 )
@@ -124,7 +124,7 @@ class NodePlacer:
             mem_nodes=fit.mem_nodes,
             gpus=tuple(gpu.visible_id for gpu in fit_gpus),
             hca=",".join(ports) or None,
-            remark=remark_of(self.facts.topology, fit),
+            remark=remark_of(self.facts.topology, fit, 0 if shares else demand.cores),
         )
         self.taken(bound("", demand, self.facts, place), demand.mem_mib)
         return place
@@ -143,11 +143,12 @@ class NodePlacer:
         return found
 
     def _free(self, wants: Sequence[Want], *, share: bool = False) -> Free:
-        cores, width = as_wide(self._free_cores, wants)
+        given = hand(self._free_cores, wants)
         return Free(
             topology=self.facts.topology,
-            cores=cores,
-            width=0 if share else width,
+            cores=given.cores,
+            width=0 if share else given.width,
+            down=given.down,
             gpus=tuple(self._free_gpus),
             ports=self._ports,
             keep=self._cores[0].cpus[0] if self._cores else None,

@@ -31,15 +31,17 @@ class Free:
     """What may be handed out.
 
     ``cores`` are whole cores, each with those of its logical CPUs that Slurm granted; each counts
-    as ``width`` CPUs (0: cores are shared, and not handed out). ``ports`` are those that engines
-    may use. ``keep`` is the first logical CPU of the core that is the last to go (agent and Ray
-    are on it); ``mem_mib`` is what is free of each NUMA node with memory of its own, and
+    as ``width`` CPUs (0: cores are shared, and not handed out). ``down``: there are too few cores
+    to give a whole one to each replica that asked for a part of one more. ``ports`` are those that
+    engines may use. ``keep`` is the first logical CPU of the core that is the last to go (agent and
+    Ray are on it); ``mem_mib`` is what is free of each NUMA node with memory of its own, and
     ``port_use`` how many ranks use a port already.
     """
 
     topology: NodeTopology
     cores: tuple[Core, ...]
     width: int = 1
+    down: bool = False
     gpus: tuple[GrantedGpu, ...] = ()
     ports: tuple[tuple[Hca, HcaPort], ...] = ()
     keep: int | None = None
@@ -48,7 +50,10 @@ class Free:
 
     def cores_of(self, want: Want) -> int:
         """How many cores a replica takes: at least one, and no part of one."""
-        return max(1, -(-want.cpus // self.width)) if self.width else 0
+        if not self.width:
+            return 0
+        number = want.cpus // self.width if self.down else -(-want.cpus // self.width)
+        return max(1, number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from exaslurm.core.facts import NodeFacts
 from exaslurm.core.topology import NodeTopology
 
 
-def remark_of(topology: NodeTopology, fit: Fit) -> str | None:
-    """A sentence, None where everything is near."""
+def remark_of(topology: NodeTopology, fit: Fit, cpus: int = 0) -> str | None:
+    """A sentence, None where everything is near, and no less than the CPUs that were asked for."""
     far = distances(topology)
     home = home_of(far, fit)
     away = 0
@@ -29,6 +29,8 @@ def remark_of(topology: NodeTopology, fit: Fit) -> str | None:
     if elsewhere:
         nodes = ", ".join(map(str, sorted(elsewhere)))
         found.append(f"some of its memory is in NUMA node {nodes}, its cores are not")
+    if len(fit.cpus) < cpus:
+        found.append(f"{len(fit.cpus)} of {cpus} CPUs, for cores are given whole")
     return "; ".join(found) or None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from exaslurm.bind.binder import bind_cell
-from exaslurm.bind.grant import as_wide, granted_cores, reserved_cpus
+from exaslurm.bind.grant import Hand, granted_cores, hand, reserved_cpus
 from exaslurm.bind.node import NodePlacer
 from exaslurm.bind.parts import Want
 from exaslurm.core.facts import GpuFact, NodeFacts
@@ -55,9 +55,9 @@ def demand(*, gpus: int = 0, cores: int = 1, mem_mib: int = 100) -> Demand:
 def test_a_core_goes_with_all_its_threads() -> None:
     placer = NodePlacer(facts(), expected=[demand(cores=3)] * 4)
     places = [placer.place(demand(cores=3)) for _ in range(4)]
-    # Each beside its own cache, and the agent's core 0 with the last one of its NUMA node.
+    # Each beside a cache of its own.
     assert [place.cores for place in places] == [
-        (2, 3, 10, 11), (0, 1, 8, 9), (4, 5, 12, 13), (6, 7, 14, 15),
+        (0, 1, 8, 9), (2, 3, 10, 11), (4, 5, 12, 13), (6, 7, 14, 15),
     ]  # fmt: skip
     assert all(place.pinned for place in places)
 
@@ -87,10 +87,18 @@ def test_what_the_site_keeps_stays_free() -> None:
 
 def test_cores_of_which_some_threads_are_missing_come_last() -> None:
     cores = granted_cores(NODE, [0, 8, 1, 9, 2, 3])
-    assert as_wide(cores, [Want(gpus=0, cpus=4, mem_mib=0)]) == (cores[:2], 2)
-    assert as_wide(cores, [Want(gpus=0, cpus=2, mem_mib=0)] * 2) == (cores[:2], 2)
+    assert hand(cores, [Want(gpus=0, cpus=4, mem_mib=0)]) == Hand(cores[:2], 2, False)
+    assert hand(cores, [Want(gpus=0, cpus=2, mem_mib=0)] * 2) == Hand(cores[:2], 2, False)
     # With all of them, each counts for one.
-    assert as_wide(cores, [Want(gpus=0, cpus=2, mem_mib=0)] * 3) == (cores, 1)
+    assert hand(cores, [Want(gpus=0, cpus=2, mem_mib=0)] * 3) == Hand(cores, 1, False)
+
+
+def test_parts_of_cores_are_rounded_down_where_up_is_too_much() -> None:
+    placer = NodePlacer(facts(), expected=[demand(cores=5)] * 3)
+    places = [placer.place(demand(cores=5)) for _ in range(3)]
+    assert [len(place.cores) for place in places] == [4, 4, 4]
+    assert all(place.pinned for place in places)
+    assert places[0].remark == "4 of 5 CPUs, for cores are given whole"
 
 
 def test_near_its_gpu_by_the_numbers_of_the_step() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from exaslurm.bind.cost import Cost, cost, distances, memory_of
 from exaslurm.bind.distance import port_name
-from exaslurm.bind.grant import as_wide, free_memory, granted_cores
+from exaslurm.bind.grant import free_memory, granted_cores, hand
 from exaslurm.bind.options import even_shares
 from exaslurm.bind.parts import Fit, Free, GrantedGpu, Part, Want
 from exaslurm.core.fabric import usable_ports
@@ -138,11 +138,12 @@ def all_free(
 ) -> Free:
     """Nothing is taken yet; the first core is the agent's."""
     granted = granted_cores(topology, cpus)
-    cores, width = as_wide(granted, wants)
+    given = hand(granted, wants)
     return Free(
         topology=topology,
-        cores=cores,
-        width=width,
+        cores=given.cores,
+        width=given.width,
+        down=given.down,
         gpus=tuple(gpus),
         ports=usable_ports(topology.hcas),
         keep=granted[0].cpus[0],
@@ -253,7 +254,7 @@ def check_fits(free: Free, wants: Sequence[Want], fits: Sequence[Fit]) -> None:
     for want, fit in zip(wants, fits, strict=True):
         assert len([part for part in fit.parts if part.gpu]) == want.gpus
         assert len(fit.cores) == free.cores_of(want)
-        assert len(fit.cpus) >= want.cpus
+        assert len(fit.cpus) >= want.cpus or (free.down and len(fit.cpus) > want.cpus - free.width)
         assert all(part.port in names if names else part.port is None for part in fit.parts)
         assert set(fit.mem_nodes) <= memory
         if fit.mem_nodes and not price:
