@@ -14,6 +14,8 @@ from exaslurm.core.topology import Core, Gpu, NodeTopology, Vendor
 # A NUMA node's size is its MemTotal, from which the kernel has taken its own; shares of replicas
 # are of what the site says a node has. So much more than MemTotal is still taken to fit.
 _TOLERANCE = 16
+# A part of a core is little to a replica of so many cores.
+LITTLE = 8
 
 
 def granted_cores(topology: NodeTopology, cpus: Collection[int]) -> tuple[Core, ...]:
@@ -55,22 +57,26 @@ class Hand:
 def hand(cores: Sequence[Core], wants: Sequence[Want]) -> Hand:
     """How to give these cores to these replicas.
 
-    Whole cores, rounded up; where these are too few, rounded down, so that who asked for 21 threads
-    has 20 and all have cores of their own. A core of which Slurm granted only some threads may be
-    somebody else's too: such cores are used only where the whole ones do not suffice, and then
-    every core counts for as little as the least.
+    Whole cores, rounded up. Rounded down where these are too few, so that who asked for 21 threads
+    has 20 and all have cores of their own; and where the last core, which the plan left to agent
+    and Ray, would go for parts of cores that are little to those who get them.
+
+    A core of which Slurm granted only some threads may be somebody else's too: such cores are used
+    only where the whole ones do not suffice, and then every core counts for as little as the least.
     """
     widest = max((len(core.cpus) for core in cores), default=1)
     narrowest = min((len(core.cpus) for core in cores), default=1)
     whole = tuple(core for core in cores if len(core.cpus) == widest)
 
-    def suffices(number: int, width: int, *, down: bool = False) -> bool:
-        parts = [want.cpus // width if down else -(-want.cpus // width) for want in wants]
-        return sum(max(1, part) for part in parts) <= number
-
-    if suffices(len(whole), widest):
+    up = sum(max(1, -(-want.cpus // widest)) for want in wants)
+    down = sum(max(1, want.cpus // widest) for want in wants)
+    left = sum(len(core.cpus) for core in whole) - sum(want.cpus for want in wants)
+    little = all(want.cpus >= LITTLE * widest for want in wants)
+    if down < up == len(whole) and left > 0 and little:
+        return Hand(whole, widest, down=True)
+    if up <= len(whole):
         return Hand(whole, widest, down=False)
-    if suffices(len(whole), widest, down=True):
+    if down <= len(whole):
         return Hand(whole, widest, down=True)
     return Hand(tuple(cores), narrowest, down=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from exaslurm.bind.cost import distances, home_of
-from exaslurm.bind.grant import granted_cores
+from exaslurm.bind.grant import LITTLE, granted_cores
 from exaslurm.bind.parts import Fit
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.facts import NodeFacts
@@ -13,7 +13,8 @@ from exaslurm.core.topology import NodeTopology
 
 
 def remark_of(topology: NodeTopology, fit: Fit, cpus: int = 0) -> str | None:
-    """A sentence, None where everything is near, and no less than the CPUs that were asked for."""
+    """A sentence, None where everything is near and there is hardly less than the CPUs that were
+    asked for."""
     far = distances(topology)
     home = home_of(far, fit)
     away = 0
@@ -29,7 +30,7 @@ def remark_of(topology: NodeTopology, fit: Fit, cpus: int = 0) -> str | None:
     if elsewhere:
         nodes = ", ".join(map(str, sorted(elsewhere)))
         found.append(f"some of its memory is in NUMA node {nodes}, its cores are not")
-    if len(fit.cpus) < cpus:
+    if (cpus - len(fit.cpus)) * LITTLE > cpus:
         found.append(f"{len(fit.cpus)} of {cpus} CPUs, for cores are given whole")
     return "; ".join(found) or None
 

@@ -8,7 +8,7 @@ from typing import Any
 from exaslurm.bind.binder import bind_cell
 from exaslurm.bind.grant import Hand, granted_cores, hand, reserved_cpus
 from exaslurm.bind.node import NodePlacer
-from exaslurm.bind.parts import Want
+from exaslurm.bind.parts import Free, Want
 from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.placement import Demand
 from exaslurm.core.topology import Core, Gpu, Hca, HcaPort, NodeTopology, NumaNode
@@ -99,6 +99,21 @@ def test_parts_of_cores_are_rounded_down_where_up_is_too_much() -> None:
     assert [len(place.cores) for place in places] == [4, 4, 4]
     assert all(place.pinned for place in places)
     assert places[0].remark == "4 of 5 CPUs, for cores are given whole"
+
+
+def test_the_last_core_is_left_where_parts_of_cores_are_little() -> None:
+    """As 31 CPUs for each of four replicas on 64 cores of two threads, by an equal share."""
+    cores = tuple(Core(cpus=(n, n + 64), package=0, numa=0) for n in range(64))
+
+    def each(cpus: int, replicas: int = 4) -> Hand:
+        return hand(cores, [Want(gpus=0, cpus=cpus, mem_mib=0)] * replicas)
+
+    assert each(31) == Hand(cores, 2, True)
+    assert each(32) == Hand(cores, 2, False)  # all were asked for
+    assert each(29) == Hand(cores, 2, False)  # some are left all the same
+    assert each(7, 16) == Hand(cores, 2, False)  # would be a seventh
+    place = Want(gpus=0, cpus=31, mem_mib=0)
+    assert Free(topology=NODE, cores=cores, width=2, down=True).cores_of(place) == 15
 
 
 def test_near_its_gpu_by_the_numbers_of_the_step() -> None:
