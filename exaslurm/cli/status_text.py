@@ -191,7 +191,7 @@ def _verdict(replica: ReplicaStatus) -> str:
         return paint("off plan", "bad")
     if replica.cores_actual is None:
         return "not seen"
-    return paint("as planned, far" if replica.remark else "as planned", "good")
+    return paint("as planned, see note" if replica.remark else "as planned", "good")
 
 
 def _per_node(replicas: list[ReplicaStatus]) -> str:

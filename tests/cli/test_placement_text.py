@@ -42,7 +42,7 @@ def test_what_was_planned_granted_and_is() -> None:
     assert two == ["c000-r0001", "n1", "8-9", "0-15", "8-10", "1", "(from", "any)", "-", "-",
                    "off", "plan"]  # fmt: skip
     assert three[-2:] == ["not", "seen"]
-    assert four[-3:] == ["as", "planned,", "far"]
+    assert four[-4:] == ["as", "planned,", "see", "note"]
 
 
 def test_replicas_that_share_cores_have_no_place_of_their_own() -> None:
