@@ -91,9 +91,9 @@ def _references(value: Schema) -> list[tuple[str, str]]:
         return [("", value["$ref"].rpartition("/")[2])]
     if "items" in value:
         return [("[]" + suffix, name) for suffix, name in _references(value["items"])]
-    if isinstance(value.get("additionalProperties"), Mapping):
-        inner = _references(value["additionalProperties"])
-        return [(".NAME" + suffix, name) for suffix, name in inner]
+    inner = _values(value)
+    if inner is not None:
+        return [(".NAME" + suffix, name) for suffix, name in _references(inner)]
     branches = [*value.get("anyOf", ()), *value.get("allOf", ())]
     found: dict[str, str] = {}
     for branch in branches:
@@ -101,6 +101,13 @@ def _references(value: Schema) -> list[tuple[str, str]]:
             if name not in found.values():
                 found[suffix] = name
     return list(found.items())
+
+
+def _values(value: Schema) -> Schema | None:
+    """What a mapping by names of the user's choice holds; None if it is no such mapping."""
+    patterns = value.get("patternProperties")
+    inner = next(iter(patterns.values())) if patterns else value.get("additionalProperties")
+    return inner if isinstance(inner, Mapping) else None
 
 
 def _table(schema: Schema, section: Schema) -> str:
@@ -143,8 +150,8 @@ def _type(schema: Schema, value: Schema) -> str:
     if kind == "array":
         return f"list of {_plural(_type(schema, value['items']))}"
     if kind == "object":
-        inner = value.get("additionalProperties")
-        return f"mapping to {_type(schema, inner)}" if isinstance(inner, Mapping) else "mapping"
+        inner = _values(value)
+        return f"mapping to {_plural(_type(schema, inner))}" if inner is not None else "mapping"
     if isinstance(kind, list):
         return "text"
     return _number(value) if kind in ("integer", "number") else _WORDS.get(str(kind), "any")
