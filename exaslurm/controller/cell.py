@@ -294,6 +294,7 @@ class Cell:
                 *self.members.exclusions(),
                 *self.members.differences(),
                 *(self.binding.notes if self.binding else ()),
+                *self._moved_far(),
                 *self._off_plan(),
                 *self._warnings(now),
             ),
@@ -302,6 +303,16 @@ class Cell:
     def _facts(self, node: str) -> NodeFacts | None:
         member = self.members.nodes.get(node)
         return member.report.facts if member is not None and member.report is not None else None
+
+    def _moved_far(self) -> list[str]:
+        """Replicas whose new place is not as near as it should be; of the first places the
+        binding has told."""
+        told = {item.id: item.remark for item in self.binding.replicas} if self.binding else {}
+        return [
+            f"{replica.binding.node}: {replica.id}: {replica.binding.remark}"
+            for replica in self.replicas.values()
+            if replica.binding.remark not in (None, told.get(replica.id))
+        ]
 
     def _off_plan(self) -> list[str]:
         """Replicas whose processes are not where they were planned to be."""

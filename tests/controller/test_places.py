@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tests.controller.conftest import bind, engine, everybody, make_cell, report, serve_all
 
 
@@ -28,3 +30,14 @@ def test_planned_granted_and_actual_and_what_is_off_plan() -> None:
     )
     cell.on_report(report(one.binding.node, engine(one.id)), 4.0)
     assert not any("planned to be" in note for note in cell.state(4.0, 3).notes)
+
+
+def test_a_new_place_that_is_far_is_said() -> None:
+    cell = make_cell()
+    everybody(cell, 1.0)
+    bind(cell, 1.0)
+    one = next(iter(cell.replicas.values()))
+    told = "2 of 6 cores are not in the NUMA node of its GPU"
+    one.move(dataclasses.replace(one.binding, remark=told), 2.0)
+    assert f"{one.binding.node}: {one.id}: {told}" in cell.state(2.0, 1).notes
+    assert cell.state(2.0, 1).replicas[0].remark == told
