@@ -21,6 +21,7 @@ import pytest
 from exaslurm.core import ports
 from exaslurm.core.cell import RayTarget
 from exaslurm.core.execspec import ExecSpec
+from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.plan import RayPlan
 from exaslurm.keys.secrets import ensure_secrets
@@ -42,6 +43,7 @@ pytestmark = [
 
 PLAN: Any = SimpleNamespace(
     layout="single",
+    node=SimpleNamespace(fabric=FabricPlan()),
     ray=RayPlan(enabled=True, start_timeout_s=60.0, object_store_mib=100),
     models=(SimpleNamespace(max_replicas_per_node=2),),
 )
@@ -206,6 +208,18 @@ async def test_nodes_groups_and_the_death_of_the_gcs(cluster: Cluster) -> None:
 
     await until(created, 30)
     assert await client.set_groups(wanted, timeout_s=30) == {"r0": "CREATED", "r1": "CREATED"}
+    # Conditions beside the node's name, in every form that they may take.
+    more = {"role": "in(worker,head)", "epoch": "!2", "numa": "!in(98,99)"}
+    conditioned = {"bundles": [{"exa_slot": 1}], "selectors": [{"exa-node": "n0", **more}]}
+    await client.set_groups({**wanted, "r2": conditioned}, timeout_s=30)
+
+    async def all_created() -> bool:
+        states = await client.group_states(timeout_s=20)
+        return states == dict.fromkeys(("r0", "r1", "r2"), "CREATED")
+
+    await until(all_created, 30)
+    states = await client.set_groups({**wanted, "r2": conditioned}, timeout_s=30)
+    assert states == dict.fromkeys(("r0", "r1", "r2"), "CREATED")
     # A replica moves, another one goes.
     await client.set_groups({"r1": group("n0", CPU=1)}, timeout_s=30)
 
