@@ -1,34 +1,62 @@
-"""A cell whose nodes run everything in a container of a real Apptainer.
+"""A cell whose nodes run everything in a container of a real Apptainer, and of a real podman.
 
 The image is a directory with nothing of its own but a mark: the system and the software environment
 are bound into it. What is shown is how a container is entered, lived in and left; images with a
 system of their own, GPUs and fabrics in them are not.
 
-Debian 13 has no apptainer; the package of Debian unstable runs in the lab's chroot. Without it
-these tests are skipped.
+Debian 13 has no apptainer; the package of Debian unstable runs in the lab's chroot. podman stands
+in for podman-hpc, which calls it with the same words after a few of its own. Where one of them is
+missing, its tests are skipped.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.launch.test_lab import HOME, Cell, engine_pids, serves
-from tests.slurm.conftest import product_lab
+from tests.slurm.conftest import ProductLab, product_lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.ray, pytest.mark.timeout(600)]
 
+HOSTS = ("c1", "c2", "c3")
 IMAGE = "/exa/local/image"
-SITE = f"""
+APPTAINER = f"""
 container:
   runtime: apptainer
   image: {IMAGE}
   python: /opt/exaslurm/env/bin/python
   binds: ["/usr:/usr:ro", "/opt/exaslurm:/opt/exaslurm:ro", "/etc:/etc:ro"]
+"""
+# podman-hpc puts podman's own directories on the node, too.
+PODMAN_COMMAND = "/exa/local/podman-hpc"
+PODMAN_SCRIPT = """#!/bin/sh
+exec podman --root /exa/local/podman/root --runroot /exa/local/podman/run \\
+    --cgroup-manager cgroupfs "$@"
+"""
+PODMAN = f"""
+container:
+  runtime: podman-hpc
+  executable: {PODMAN_COMMAND}
+  args: [--rootfs]
+  image: {IMAGE}
+  python: /opt/exaslurm/env/bin/python
+  binds: ["/usr:/usr:ro", "/opt/exaslurm:/opt/exaslurm:ro"]
+"""
+# The lab's hosts lack what podman expects of a system, as its host may: crun takes no mixture of
+# cgroup versions.
+PODMAN_PREPARE = """
+set -e
+mkdir -p /dev/mqueue
+mount -t mqueue mqueue /dev/mqueue
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount --make-rshared /
 """
 MAKE_IMAGE = f"""
 set -e
@@ -65,37 +93,79 @@ print(urllib.request.urlopen(request, timeout=60).read().decode())
 """
 
 
-def contained(**options: Any) -> Iterator[Cell]:
+def apptainer(**options: Any) -> Iterator[Cell]:
     """A cell in containers; it is ended with its lab."""
     for lab in product_lab("real-24.11"):
         if lab.run("exec", "c2", "--", "apptainer", "--version").returncode != 0:
             pytest.skip("no apptainer on the lab's nodes")
-        for host in ("c1", "c2", "c3"):
-            lab.sh(host, MAKE_IMAGE)
-        made = Cell(lab, site=SITE, **options)
-        yield made
-        lab.sh("login", f"scancel {made.job} 2>/dev/null || true")
+        yield from contained(lab, site=APPTAINER, **options)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["het", "one-component"])
+def podman(**options: Any) -> Iterator[Cell]:
+    """The same with podman, in a lab that leaves cgroups alone."""
+    for lab in product_lab("wide-22.05"):
+        if lab.run("exec", "c2", "--", "podman", "--version").returncode != 0:
+            pytest.skip("no podman on the lab's nodes")
+        try:
+            for host in HOSTS:
+                lab.sh(host, PODMAN_PREPARE, user="root")
+                lab.on(host, "sh", "-c", f"cat > {PODMAN_COMMAND}", text=PODMAN_SCRIPT)
+                lab.sh(host, f"chmod +x {PODMAN_COMMAND}")
+            yield from contained(lab, site=PODMAN, **options)
+        finally:
+            # /dev is the machine's.
+            with contextlib.suppress(OSError):
+                Path("/dev/mqueue").rmdir()
+
+
+def contained(lab: ProductLab, **options: Any) -> Iterator[Cell]:
+    for host in HOSTS:
+        lab.sh(host, MAKE_IMAGE)
+    made = Cell(lab, **options)
+    yield made
+    lab.sh("login", f"scancel {made.job} 2>/dev/null || true")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(apptainer, True), (apptainer, False), (podman, True)],
+    ids=["apptainer-het", "apptainer-one-component", "podman-het"],
+)
 def cell(request: pytest.FixtureRequest) -> Iterator[Cell]:
-    yield from contained(hetjobs=request.param)
+    runtime, hetjobs = request.param
+    yield from runtime(hetjobs=hetjobs)
 
 
 @pytest.fixture
 def vllm_cell() -> Iterator[Cell]:
-    yield from contained(hetjobs=True, spec=VLLM)
+    yield from apptainer(hetjobs=True, spec=VLLM)
+
+
+@pytest.mark.vllm
+def test_a_real_engine_answers(vllm_cell: Cell) -> None:
+    # The first one of this file: its lab has the name of the next.
+    state = vllm_cell.wait(lambda state: state["phase"] == "serving", "ready", 400)
+    lab = vllm_cell.lab
+    process = f"/proc/{state['replicas'][0]['pid']}"
+    assert "in-the-image" in lab.sh(state["replicas"][0]["node"], f"ls {process}/root")
+    home = lab.sh("login", f"echo {HOME}").strip()
+    answer = json.loads(lab.on("login", *lab.python("-c", ASK, home)))
+    assert answer["choices"][0]["text"].strip()
+
+
+def engine_on(cell: Cell, node: str) -> str:
+    """Process id of an engine, as the node has it: podman's containers have their own."""
+    return cell.lab.sh(node, "pgrep -u exa1 -f '[e]xaslurm.engines.simulated' | head -1").strip()
 
 
 def test_comes_up(cell: Cell) -> None:
     state = cell.wait(serves, "serving")
     assert [node["node"] for node in state["nodes"]] == cell.hosts
     for replica in state["replicas"]:
-        assert set(replica["cores_actual"]) == set(replica["cores"])
-        # The same number inside and outside: process ids are the node's.
-        process = f"/proc/{replica['pid']}"
+        assert set(replica["cores_actual"]) <= set(replica["cores"])
+        process = f"/proc/{engine_on(cell, replica['node'])}"
         look = f"ls {process}/root; readlink {process}/ns/mnt /proc/self/ns/mnt"
-        there = cell.lab.sh(replica["node"], look).split()
+        there = cell.lab.sh(replica["node"], look, user="root").split()
         assert "in-the-image" in there
         assert there[-1] != there[-2]
 
@@ -124,16 +194,6 @@ def test_stop_leaves_nothing(cell: Cell) -> None:
     while not cell.gone():
         assert time.monotonic() < deadline, cell.logs()
         time.sleep(0.5)
-    assert [line for line in cell.left() if IMAGE not in line] == []
+    theirs = (IMAGE, PODMAN_COMMAND, "/exa/local/podman", "/podman-run-", "/tmp/containers-user")
+    assert [line for line in cell.left() if not any(name in line for name in theirs)] == []
     assert "the head's step ended with 0" in cell.lab.sh("login", "cat r/logs/c000/batch.log")
-
-
-@pytest.mark.vllm
-def test_a_real_engine_answers(vllm_cell: Cell) -> None:
-    state = vllm_cell.wait(lambda state: state["phase"] == "serving", "ready", 400)
-    lab = vllm_cell.lab
-    process = f"/proc/{state['replicas'][0]['pid']}"
-    assert "in-the-image" in lab.sh(state["replicas"][0]["node"], f"ls {process}/root")
-    home = lab.sh("login", f"echo {HOME}").strip()
-    answer = json.loads(lab.on("login", *lab.python("-c", ASK, home)))
-    assert answer["choices"][0]["text"].strip()
