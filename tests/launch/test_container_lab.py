@@ -4,9 +4,9 @@ The image is a directory with nothing of its own but a mark: the system and the 
 are bound into it. What is shown is how a container is entered, lived in and left; images with a
 system of their own, GPUs and fabrics in them are not.
 
-Debian 13 has no apptainer; the package of Debian unstable runs in the lab's chroot. podman stands
-in for podman-hpc, which calls it with the same words after a few of its own. Where one of them is
-missing, its tests are skipped.
+scripts/apptainer puts Debian unstable's package into the lab's chroot. podman stands in for
+podman-hpc, which calls it with the same words after a few of its own. Where one of them is missing,
+its tests are skipped.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def apptainer(**options: Any) -> Iterator[Cell]:
     """A cell in containers; it is ended with its lab."""
     for lab in product_lab("real-24.11"):
         if lab.run("exec", "c2", "--", "apptainer", "--version").returncode != 0:
-            pytest.skip("no apptainer on the lab's nodes")
+            pytest.skip("no apptainer on the lab's nodes: scripts/apptainer")
         yield from contained(lab, site=APPTAINER, **options)
 
 
@@ -105,7 +105,7 @@ def podman(**options: Any) -> Iterator[Cell]:
     """The same with podman, in a lab that leaves cgroups alone."""
     for lab in product_lab("wide-22.05"):
         if lab.run("exec", "c2", "--", "podman", "--version").returncode != 0:
-            pytest.skip("no podman on the lab's nodes")
+            pytest.skip("no podman on the lab's nodes: apt-get install podman crun")
         try:
             for host in HOSTS:
                 lab.sh(host, PODMAN_PREPARE, user="root")
