@@ -62,3 +62,30 @@ def test_draft_without_slurm(exaslurm: Run, monkeypatch: pytest.MonkeyPatch) -> 
     done = exaslurm("site", "draft", "mine")
     assert done.code == 4
     assert "cannot run 'scontrol' here" in done.err
+
+
+def test_submit_repeats_what_is_not_verified(
+    exaslurm: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from exaslurm.rundir import RunDir
+    from exaslurm.submit import submit as module
+
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "schema: exaslurm/v1\ndeployment: hello\nsite: jupiter\naccount: p1\n"
+        "models: [{name: m, source: {path: /models/m}}]\n"
+    )
+
+    def submitted(path: Path, **options: Any) -> module.SubmitResult:
+        return module.SubmitResult(
+            run_dir=RunDir(tmp_path / "hello"),
+            generation=1,
+            plan=module.make_plan_for(path, environ=options["environ"]),
+            submissions=(),
+            attached=False,
+        )
+
+    monkeypatch.setattr(module, "submit", submitted)
+    done = exaslurm("submit", spec)
+    assert done.code == 0
+    assert "note: site jupiter: not confirmed on the machine: slurm.memory, slurm.gres" in done.err
