@@ -76,7 +76,7 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
         replicas=replicas,
         notes=(
             *notes,
-            *place_notes(replicas, by_name, filling.squeezed),
+            *place_notes(replicas, by_name, _shared(workers, filling)),
             *barred_notes(barred),
             *link_notes(plan, replicas, by_name),
             *locality_notes(plan, replicas, by_name),
@@ -180,6 +180,11 @@ def _spared(cell: CellPlan, demand: Demand, barred: Mapping[str, Reasons]) -> bo
     may = [node for node, reasons in barred.items() if demand.model not in reasons]
     least = sum(part.min_nodes for part in cell.components if part.role != "head")
     return least <= len(may) < len(barred)
+
+
+def _shared(workers: Sequence[NodeFacts], filling: Filling[str]) -> set[str]:
+    """Nodes whose cores are shared for a reason that is said anyway."""
+    return {*filling.squeezed, *(facts.node for facts in workers if floats(facts) is not None)}
 
 
 def _placer(cell: CellPlan, facts: NodeFacts, expected: Sequence[Demand] = ()) -> NodePlacer:

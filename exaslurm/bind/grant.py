@@ -37,11 +37,17 @@ def granted_cores(topology: NodeTopology, cpus: Collection[int]) -> tuple[Core, 
 
 def without(cores: Iterable[Core], cpus: Collection[int], topology: NodeTopology) -> list[Core]:
     """Less every core that one of these CPUs is of: its other threads go with it."""
-    gone = set(cpus)
-    for core in topology.cores:
-        if gone & set(core.cpus):
-            gone |= set(core.cpus)
+    gone = with_siblings(topology, cpus)
     return [core for core in cores if not gone & set(core.cpus)]
+
+
+def with_siblings(topology: NodeTopology, cpus: Collection[int]) -> set[int]:
+    """These CPUs and the other threads of their cores."""
+    found = set(cpus)
+    for core in topology.cores:
+        if found.intersection(core.cpus):
+            found.update(core.cpus)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from exaslurm.bind.grant import (
     granted_gpus,
     hand,
     reserved_cpus,
+    with_siblings,
     without,
 )
 from exaslurm.bind.optimum import optimum
@@ -41,12 +42,15 @@ def floats(facts: NodeFacts) -> str | None:
     """Why replicas on this node cannot be given cores of their own, None if they can.
 
     Outside Slurm nobody hands out cores. Where Slurm was told of more CPUs than there are,
-    replicas outnumber cores. Where it granted fewer than the step may run on, it did not say
+    replicas outnumber cores; but it may count all threads of cores of which the step uses one each
+    (``--hint=nomultithread``). Where it granted fewer than the step may run on, it did not say
     which of them are ours, and the others may be somebody else's.
     """
     seen = len(facts.cpus)
     if facts.cpus_granted is None:
         return "no scheduler hands out its cores"
+    if facts.cpus_granted == len(with_siblings(facts.topology, facts.cpus)):
+        return None
     if facts.cpus_granted > seen:
         return f"Slurm granted {facts.cpus_granted} CPUs, the step may run on {seen}"
     if facts.cpus_granted < seen:
@@ -61,7 +65,7 @@ def room_of(facts: NodeFacts, order: int) -> Room:
         order=order,
         switch=facts.switch,
         gpus=len(facts.gpus),
-        cores=len(facts.cpus) if facts.cpus_granted is None else facts.cpus_granted,
+        cores=len(facts.cpus) if floats(facts) is None else facts.cpus_granted or len(facts.cpus),
         mem_mib=facts.mem_mib,
     )
 

@@ -36,10 +36,10 @@ def remark_of(topology: NodeTopology, fit: Fit, cpus: int = 0) -> str | None:
 
 
 def place_notes(
-    replicas: Sequence[ReplicaBinding], nodes: Mapping[str, NodeFacts], squeezed: Collection[str]
+    replicas: Sequence[ReplicaBinding], nodes: Mapping[str, NodeFacts], told: Collection[str]
 ) -> list[str]:
     """A sentence for each node with replicas that are not as near as they should be, or share
-    cores though there are enough threads (``squeezed`` nodes have a sentence already)."""
+    cores though there are enough threads (of nodes in ``told``, that is said elsewhere)."""
     by_node: dict[str, list[ReplicaBinding]] = {}
     for replica in replicas:
         for part in replica.parts():
@@ -47,12 +47,12 @@ def place_notes(
     notes = []
     for node in sorted(by_node):
         facts, parts = nodes[node], by_node[node]
-        told = [part for part in parts if part.remark]
-        if told:
-            more = f" (and {len(told) - 1} more on {node})" if len(told) > 1 else ""
-            notes.append(f"{node}: {told[0].id}: {told[0].remark}{more}")
+        far = [part for part in parts if part.remark]
+        if far:
+            more = f" (and {len(far) - 1} more on {node})" if len(far) > 1 else ""
+            notes.append(f"{node}: {far[0].id}: {far[0].remark}{more}")
         shared = not all(part.pinned for part in parts)
-        if shared and node not in squeezed and facts.cpus_granted == len(facts.cpus):
+        if shared and node not in told:
             cores = len(granted_cores(facts.topology, facts.cpus))
             notes.append(
                 f"{node}: replicas share all its cores: no two of them may be on one core, and "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from exaslurm.bind.binder import bind_cell
 from exaslurm.bind.grant import Hand, granted_cores, hand, reserved_cpus
-from exaslurm.bind.node import NodePlacer
+from exaslurm.bind.node import NodePlacer, floats, room_of
 from exaslurm.bind.parts import Free, Want
 from exaslurm.core.facts import GpuFact, NodeFacts
 from exaslurm.core.placement import Demand
@@ -163,3 +164,13 @@ def test_replicas_that_came_before_keep_what_they_have(model: Make, plan_of: Mak
     assert place.gpus == tuple({"0", "1", "2", "3"} - {gpu for r in first for gpu in r.gpus})
     assert not set(place.cores) & {cpu for r in first for cpu in r.cores}
     assert place.slot == 3
+
+
+def test_one_thread_of_each_core_where_slurm_counts_all() -> None:
+    one_each = dataclasses.replace(facts(range(8)), cpus_granted=16)
+    assert floats(one_each) is None
+    assert room_of(one_each, 0).cores == 8
+    assert NodePlacer(one_each).place(demand(cores=2)).cores == (2, 3)
+    told_more = dataclasses.replace(facts(range(8)), cpus_granted=32)
+    assert floats(told_more) == "Slurm granted 32 CPUs, the step may run on 8"
+    assert room_of(told_more, 0).cores == 32
