@@ -13,6 +13,7 @@ from exaslurm.site.locks import SPEC_PREFIX
 from exaslurm.site.model import Site
 from exaslurm.site.queues import Queue
 from exaslurm.spec.model import Spec
+from exaslurm.util.checked import keys_at
 from exaslurm.util.fields import time_limit_s
 from exaslurm.util.yaml_lines import key_path, key_text, nearest
 
@@ -158,6 +159,12 @@ def check_locks(spec: Spec, site: Site, findings: Findings) -> None:
         if not lock.startswith(SPEC_PREFIX):
             continue
         wanted = [str(part) for part in key_path(lock.removeprefix(SPEC_PREFIX))]
+        for end, part in enumerate(wanted):
+            known = keys_at(Spec, tuple(wanted[:end]))
+            if known and part not in known:
+                text = f"a spec has no key {'.'.join(wanted)!r}{nearest(part, known)}"
+                findings.add(site.problem(f"locks[{index}]", text))
+                break
         for place in _given(spec.document.data, wanted):
             where = site.where(f"locks[{index}]")
             text = f"locked by site {site.name} ({where}): leave it out"

@@ -115,6 +115,12 @@ def test_locked_keys_of_a_spec(desk: Desk) -> None:
     assert "big.yaml:" in found[0]
 
 
+def test_locks_name_keys_that_a_spec_has(desk: Desk) -> None:
+    found = desk.refusal("", "locks: [spec.models.engine.evn, spec.models.engine.env.A]")
+    assert len(found) == 1
+    assert "locks[0]: a spec has no key 'models.engine.evn'; did you mean env?" in found[0]
+
+
 def test_accounts_by_kind(desk: Desk, options: Options) -> None:
     kinds = (
         "node_kinds: {cpu: {cpus: 4, account_suffix: ''}, "
