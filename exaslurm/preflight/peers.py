@@ -21,7 +21,8 @@ from exaslurm.preflight.host import Host
 NEIGHBOURS = 2
 ROUNDS = 30
 CONNECT_S = 4.0
-MEET_S = 60.0
+# Tasks of a step start within seconds of each other.
+MEET_S = 45.0
 _WAIT_S = 0.1
 _QUESTION = b"exaslurm"
 _CLOCK = struct.Struct("!d")
@@ -120,9 +121,10 @@ def meet(
         index = list(names).index(host.name)
         count = min(NEIGHBOURS, len(names) - 1)
         next_ones = [names[(index + step) % len(names)] for step in range(1, count + 1)]
-        found = tuple(_meet_one(host, peer, place) for peer in next_ones)
-        _note(place / f"{host.name}.done", "")
         deadline_s = host.timer() + MEET_S
+        found = tuple(_meet_one(host, peer, place, deadline_s) for peer in next_ones)
+        _note(place / f"{host.name}.done", "")
+        deadline_s += NEIGHBOURS * CONNECT_S  # those who waited as long as this one
         for step in range(1, count + 1):
             done = place / f"{names[(index - step) % len(names)]}.done"
             _await(host, done, deadline_s)
@@ -131,8 +133,8 @@ def meet(
         echo.close()
 
 
-def _meet_one(host: Host, peer: str, place: Path) -> PeerMeasure:
-    text = _await(host, place / f"{peer}.address", host.timer() + MEET_S)
+def _meet_one(host: Host, peer: str, place: Path, deadline_s: float) -> PeerMeasure:
+    text = _await(host, place / f"{peer}.address", deadline_s)
     if text is None:
         return PeerMeasure(peer=peer, address="?", error=f"it did not come within {MEET_S:g} s")
     address, port = text.split()
