@@ -122,7 +122,7 @@ def meet(
         count = min(NEIGHBOURS, len(names) - 1)
         next_ones = [names[(index + step) % len(names)] for step in range(1, count + 1)]
         deadline_s = host.timer() + MEET_S
-        found = tuple(_meet_one(host, peer, place, deadline_s) for peer in next_ones)
+        found = _measured(host, next_ones, place, deadline_s)
         _note(place / f"{host.name}.done", "")
         deadline_s += NEIGHBOURS * CONNECT_S  # those who waited as long as this one
         for step in range(1, count + 1):
@@ -133,12 +133,21 @@ def meet(
         echo.close()
 
 
-def _meet_one(host: Host, peer: str, place: Path, deadline_s: float) -> PeerMeasure:
-    text = _await(host, place / f"{peer}.address", deadline_s)
-    if text is None:
-        return PeerMeasure(peer=peer, address="?", error=f"it did not come within {MEET_S:g} s")
-    address, port = text.split()
-    return measure(host, peer, address, int(port))
+def _measured(
+    host: Host, peers: Sequence[str], place: Path, deadline_s: float
+) -> tuple[PeerMeasure, ...]:
+    """Measure to each as soon as it is there: none waits for one that does not come."""
+    absent = f"it did not come within {MEET_S:g} s"
+    found = {peer: PeerMeasure(peer=peer, address="?", error=absent) for peer in peers}
+    waiting = list(peers)
+    while waiting and host.timer() < deadline_s:
+        for peer in list(waiting):
+            text = _await(host, place / f"{peer}.address", host.timer() + _WAIT_S)
+            if text is not None:
+                address, port = text.split()
+                found[peer] = measure(host, peer, address, int(port))
+                waiting.remove(peer)
+    return tuple(found.values())
 
 
 def _note(path: Path, text: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from exaslurm.core.checks import NodeChecks, PeerMeasure
 from exaslurm.core.uniform import compare
 from exaslurm.preflight import peers
@@ -51,6 +53,29 @@ def test_a_wrong_clock_is_found(tmp_path: Path) -> None:
         if check.id == "clock.skew"
     }
     assert skews == {"a": "pass", "b": "fail", "c": "pass"}
+
+
+def test_one_that_does_not_come_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "MEET_S", 2.0)
+    monkeypatch.setattr(peers, "CONNECT_S", 0.5)
+    names = list("abcd")
+    found: dict[str, tuple[PeerMeasure, ...]] = {}
+
+    def one(name: str) -> None:
+        host = Host(name=name)
+        found[name] = peers.meet(host, names, tmp_path, "127.0.0.1", [0])
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in "abd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    errors = {name + p.peer: p.error for name, each in found.items() for p in each}
+    assert {pair for pair, error in errors.items() if error} == {"ac", "bc"}
+    assert errors["bc"] == "it did not come within 2 s"
+    assert errors["bd"] is None
 
 
 def test_nobody_there(tmp_path: Path) -> None:
