@@ -50,9 +50,10 @@ def delta(name: str, before: int, now: int, *, most: float | None = None) -> Del
         return Delta(None if full else 0, "full" if full else "counted")
     bits = width(name, before)
     wrapped = now + (1 << bits) - before
-    # Full counters stay full, so what went down from near the top has wrapped, or was reset by
-    # chance just then: the time that passed decides.
-    if before >= 3 << (bits - 2) and now < 1 << (bits - 2) and (most is None or wrapped <= most):
+    # The small ones only ever fill up. A larger one that went down from near its top has wrapped,
+    # or was reset by chance just then: the time that passed decides.
+    from_top = bits >= 32 and before >= 3 << (bits - 2) and now < 1 << (bits - 2)
+    if from_top and (most is None or wrapped <= most):
         return Delta(wrapped, "wrapped")
     return Delta(now, "reset")
 

@@ -23,7 +23,8 @@ from exaslurm.fabric.rounds import partners
 
 _HANDSHAKE_S = 5.0
 _RETRY_S = 0.1
-_CALLS_AT_ONCE = 32
+# A node that does not answer keeps one busy to the end of the roll call.
+_CALLS_AT_ONCE = 256
 MAX_NODES = 4096
 
 
@@ -124,7 +125,7 @@ class Probe:
                 sock.close()
 
     def _open_door(self) -> None:
-        guests = threading.BoundedSemaphore(4 * _CALLS_AT_ONCE)
+        guests = threading.BoundedSemaphore(2 * _CALLS_AT_ONCE)
         while True:
             try:
                 sock, _ = self._listener.accept()

@@ -21,6 +21,8 @@ from exaslurm.fabric.deltas import Delta, delta, width
         ("port_xmit_data", 2**32 - 2**30, 7, 1e6, Delta(7, "reset")),
         ("port_xmit_data", 12345, 7, None, Delta(7, "reset")),
         ("symbol_error", 12, 0, None, Delta(0, "reset")),
+        ("link_downed", 250, 3, None, Delta(3, "reset")),
+        ("symbol_error", 2**16 - 1, 0, None, Delta(0, "reset")),
         ("out_of_sequence", 5, 2, None, Delta(2, "reset")),
         # Classic counters stay at their maximum: it may have been more, or anything.
         ("link_downed", 250, 255, None, Delta(5, "full")),
