@@ -5,7 +5,7 @@ without GPUs is at home. Given these, the cores are a transport problem with an 
 (``flow``), and so are memory and ports. The search begins with a greedy placement; on the regular
 nodes of real machines that reaches a bound below which no placement can be, and it ends there. On
 others it goes on (depth first, branches that cannot get better are cut) until everything was
-looked at or ``_MOST_STEPS`` are made: then the best that was found stands.
+looked at or the effort is spent, about a second: then the best that was found stands.
 
 Deterministic: equal placements are told apart by order, and like replicas get GPUs and cores in
 ascending order.
@@ -24,7 +24,9 @@ from exaslurm.bind.options import Option, Options, Wanted
 from exaslurm.bind.parts import Fit, Free, Want
 from exaslurm.bind.ports import Ports, evenly
 
-_MOST_STEPS = 1000
+# An option is looked at in some 20 us, a placement in some 2 ms.
+_EFFORT = 50_000
+_PLACEMENT = 100
 _TOO_MUCH = 1 << 60
 
 
@@ -65,7 +67,7 @@ class _Search:
             kept=int(sum(map(free.cores_of, wants)) == len(free.cores) and free.keep is not None),
         )
         self._kept_in = next((c.numa for c in free.cores if c.cpus[0] == free.keep), None)
-        self._steps = 0
+        self._effort = _EFFORT
         self._chosen: Sequence[Option] = ()
         self._best: list[Fit] = []
         self._price = Cost()
@@ -135,7 +137,6 @@ class _Search:
         )
 
     def _descend(self, chosen: list[Option], free_gpus: frozenset[int], wanted: Wanted) -> None:
-        self._steps += 1
         place = len(chosen)
         ahead = self._least[place:]
         bound = Cost(
@@ -149,14 +150,17 @@ class _Search:
         if bound >= self._price:
             return
         if place == len(self._wants):
+            self._effort -= _PLACEMENT
             self._is_better(chosen)
             return
         want = self._wants[place]
         alike = place > 0 and self._wants[place - 1] == want
-        for option in sorted(
+        options = sorted(
             self._options.of(want, free_gpus), key=lambda o: (o.price_gpus, o.price_ports, o.key)
-        ):
-            if self._steps >= _MOST_STEPS or self._price <= self._bound:
+        )
+        self._effort -= len(options)
+        for option in options:
+            if self._effort <= 0 or self._price <= self._bound:
                 return
             # Of like replicas only one order is looked at.
             if not alike or option.key >= chosen[-1].key:
