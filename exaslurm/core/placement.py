@@ -135,12 +135,14 @@ class Rooms:
         above_all = frozenset.intersection(*(room.switches for room in rooms)) if rooms else None
         self._below = {room.name: room.switches - (above_all or set()) for room in self.rooms}
         self._stands: dict[tuple[str, str], list[Room]] = {}
+        # Of each shard, the switches that each would end all its replicas.
+        self._fatal: dict[tuple[str, str], frozenset[str]] = {}
         for room in self.rooms:
             self.on_switch[room.switch] += room.replicas
             self.replicas += room.replicas
             for shard, count in room.of_shard.items():
                 if count:
-                    self._stands.setdefault(shard, []).append(room)
+                    self._stand(shard, room)
 
     def choose(
         self, demand: Demand, *, share: bool = False, avoid: Collection[str] = ()
@@ -150,7 +152,7 @@ class Rooms:
         best_key: tuple[int, ...] | None = None
         shard = (demand.model, demand.shard)
         mine = self._stands.get(shard, ())
-        shared = self._shared(mine)
+        shared = self._fatal.get(shard, frozenset())
         apart = len(mine) < self.apart(demand) or bool(shared)
         for room in self.rooms:
             if not apart and best_key is not None and room.replicas > best_key[0]:
@@ -175,14 +177,10 @@ class Rooms:
         apart = self._apart.get((demand.model, demand.shard))
         return self.survival.anchors if apart is None else apart
 
-    def nodes_of(self, demand: Demand) -> int:
-        """How many nodes carry replicas of the shard."""
-        return len(self._stands.get((demand.model, demand.shard), ()))
-
     def take(self, room: Room, demand: Demand) -> None:
         """Account for one replica on ``room``."""
         if not room.of_shard[demand.model, demand.shard]:
-            self._stands.setdefault((demand.model, demand.shard), []).append(room)
+            self._stand((demand.model, demand.shard), room)
         room.take(demand)
         self.on_switch[room.switch] += 1
         self.replicas += 1
@@ -209,6 +207,15 @@ class Rooms:
             new.of_shard[shard] += 1
             stands = [room for room in self._stands[shard] if room.of_shard[shard]]
             self._stands[shard] = stands if new in stands else [*stands, new]
+            self._fatal[shard] = self._shared(self._stands[shard])
+
+    def _stand(self, shard: tuple[str, str], room: Room) -> None:
+        mine = self._stands.setdefault(shard, [])
+        mine.append(room)
+        if self.survival.switches:
+            before = self._fatal.get(shard) if len(mine) > 1 else None
+            below = self._below[room.name]
+            self._fatal[shard] = below if before is None else before & below
 
     def _shared(self, mine: Sequence[Room]) -> frozenset[str]:
         """Switches that each would end all replicas of a shard."""
