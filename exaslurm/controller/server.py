@@ -190,7 +190,8 @@ class Controller:
 
     def _move(self, now: float) -> None:
         for move in moves_due(self.cell, now):
-            log.warning("%s goes to %s: %s", move.place.id, move.place.node, move.reason)
+            nodes = ", ".join(move.place.nodes)
+            log.warning("%s goes to %s: %s", move.place.id, nodes, move.reason)
             self.cell.place(move.place, now)
 
     def _remember(self) -> None:
