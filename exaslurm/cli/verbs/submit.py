@@ -78,8 +78,11 @@ def submit_command(
     if dry_run or test_only:
         _print_dry(done, as_json=as_json, parsable=parsable)
         return ExitCode.OK
-    for note in () if done.attached else done.plan.notes:
-        talk(f"note: {note}")
+    if not done.attached:
+        for sentence in done.plan.spread:
+            talk(f"spread: {sentence}")
+        for note in done.plan.notes:
+            talk(f"note: {note}")
     if parsable:
         for submission in done.submissions:
             cluster = f";{submission.cluster}" if submission.cluster else ""
