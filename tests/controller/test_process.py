@@ -40,7 +40,7 @@ class Agent:
         self.key = key
         self.session = session
         self.desired = DesiredState(version=0, ray=None, engines=())
-        self.engines: dict[str, tuple[int, web.AppRunner]] = {}
+        self.engines: dict[str, tuple[int, web.AppRunner | None]] = {}
         self.requests: list[str] = []
         self.pushed = 0
         self.phase: Any = "healthy"
@@ -60,7 +60,8 @@ class Agent:
         if self._runner is not None:
             await self._runner.cleanup()
         for _, runner in self.engines.values():
-            await runner.cleanup()
+            if runner is not None:  # its port may have been taken
+                await runner.cleanup()
 
     def report(self) -> AgentReport:
         return AgentReport(
@@ -111,7 +112,7 @@ class Agent:
         self.desired = desired
         for place in desired.engines:
             if place.id not in self.engines:
-                self.engines[place.id] = (0, None)  # type: ignore[assignment]
+                self.engines[place.id] = (0, None)
                 app = web.Application()
                 app.router.add_post("/v1/chat/completions", self._chat)
                 runner, _ = await _listen(app, place.port)
