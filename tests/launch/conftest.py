@@ -26,6 +26,13 @@ echo "$@" >> "$FAKE_DIR/argv.$group"
 """
 
 
+# Nothing is known of switches and features, where the test does not write it down.
+FAKE_SCONTROL = """\
+#!/bin/sh
+cat "$FAKE_DIR/scontrol.$2" 2>/dev/null
+"""
+
+
 def make_plan(*, nodes_s: float = 20.0, first: int = 20000, last: int = 31999) -> Plan:
     return plans.make_plan(
         cells=plans.make_cells(
@@ -71,9 +78,10 @@ class Stage:
 def stage(tmp_path: Path) -> Stage:
     fake_dir = tmp_path / "fake bin"
     fake_dir.mkdir()
-    srun = fake_dir / "srun"
-    srun.write_text(FAKE_SRUN)
-    srun.chmod(srun.stat().st_mode | stat.S_IXUSR)
+    for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL)):
+        command = fake_dir / name
+        command.write_text(text)
+        command.chmod(command.stat().st_mode | stat.S_IXUSR)
     made = Stage(
         run_dir=RunDir(tmp_path / "state dir" / "d"),
         gen_dir=GenerationDir(tmp_path / "state dir" / "d" / "gen" / "1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -17,6 +18,7 @@ from exaslurm.core.codec import loads
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.marker import BootstrapMarker
 from tests.launch.conftest import Stage, make_plan
+from tests.tools import plans
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -79,6 +81,27 @@ def test_starts_one_step_per_component_and_leaves_a_marker(stage: Stage) -> None
     base = int(head.split("--port-base ")[1].split()[0])
     assert base % 500 == 0
     assert f"--port-base {base}" in workers
+
+
+def test_the_marker_says_what_slurm_knows_of_the_nodes(stage: Stage) -> None:
+    plan = make_plan()
+    model = dataclasses.replace(plans.make_model(), constraints=("feature == nvme",))
+    part = dataclasses.replace(plan.cells[0].components[1], directives=(("constraint", "a&b"),))
+    cell = dataclasses.replace(plan.cells[0], components=(plan.cells[0].components[0], part))
+    stage.write_plan(dataclasses.replace(plan, models=(model,), cells=(cell,)).sealed())
+    (stage.fake_dir / "scontrol.topology").write_text(
+        "SwitchName=l1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"
+        "SwitchName=s Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=l1\n"
+    )
+    (stage.fake_dir / "scontrol.node").write_text("NodeName=n2 ActiveFeatures=nvme,big X=1\n")
+    code, said = run(stage)
+    assert code == 0, said
+    marker = loads(
+        BootstrapMarker, stage.gen_dir.bootstrap_marker("c000").read_text(), where="marker"
+    )
+    assert marker.switches == {"n1": ("s", "l1"), "n2": ("s", "l1")}
+    # Where Slurm does not say, a node has what was asked for.
+    assert marker.features == {"n2": ("nvme", "big"), "n3": ("a", "b")}
 
 
 def test_secrets_and_directories_are_made_private(stage: Stage) -> None:
