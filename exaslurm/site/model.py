@@ -257,7 +257,7 @@ class Container(Section):
         default=None,
         description="apptainer, singularity: path of a .sif file or a directory; podman-hpc: name "
         "of an image; pyxis: path of a .sqsh file, or a name; container-engine: path or name of "
-        "an EDF. Default: nothing runs in a container. $HOME and $USER are understood.",
+        "an EDF. Variables as in `storage`. Default: nothing runs in a container.",
     )
     executable: Text | None = Field(
         default=None, description="The runtime's command. Default: its name, looked up on PATH."
