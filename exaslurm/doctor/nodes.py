@@ -153,7 +153,8 @@ def in_allocation(
             submission.set_timeout(JOB_MINUTES, 0)
             submission.dump(JobPaths(place, job_id=ident).submitted_pickle)
             talk(f"a step of job {component.id} looks at {len(component.nodes)} node(s)")
-            said = _step(component.id, component.nodes, place, python, environ, site)
+            group = component.offset if len(job.components) > 1 else None
+            said = _step(ident, group, component.nodes, place, python, environ, site)
             paths = [
                 JobPaths(place, job_id=ident, task_id=index)
                 for index in range(len(component.nodes))
@@ -164,15 +165,18 @@ def in_allocation(
 
 def _step(
     job: str,
+    group: int | None,
     nodes: Sequence[str],
     place: Path,
     python: str,
     environ: Mapping[str, str],
     site: Site,
 ) -> str:
-    """Run submitit's task on each node; srun's last words."""
+    """Run submitit's task on each node; srun's last words. ``job`` is the leader: srun knows a
+    component by its place in it, by no id of its own."""
     argv = [
-        *("srun", f"--jobid={job}", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}"),
+        *("srun", f"--jobid={job}", *([] if group is None else [f"--het-group={group}"])),
+        *(f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}"),
         *("--ntasks-per-node=1", "--cpus-per-task=1", "--overlap", "--cpu-bind=none"),
         *("--mpi=none", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL"),
         *("--input=none", f"--output={place}/{job}_%t_log.out", *site.slurm.srun_args),
