@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 
+from exaslurm.core.nearness import nearness, rank
 from exaslurm.core.topology import Gpu, Hca, HcaPort, NodeTopology
 
 # The kernel's own table says 10 for a node itself; where it says nothing, another is at 20.
 _LOCAL = 10
 _REMOTE = 20
-# As `nvidia-smi topo -m` ranks the ways over PCI: PIX, PXB, PHB, NODE, SYS.
-_PIX, _PXB, _PHB, _NODE, _SYS = 1, 2, 3, 4, 5
 # Any direct link is nearer than any way over PCI; of two links the one with more lanes, of two with
 # the same the one whose GPUs are nearer to each other without it: their hosts' memory is too.
 _LANE_STEP = 10
@@ -54,7 +53,7 @@ class Distances:
 
     def gpus(self, one: Gpu, other: Gpu) -> int:
         """Between GPUs: a direct link by its lanes, else the way over PCI."""
-        way = pci_way(one.pci_path, one.numa, other.pci_path, other.numa)
+        way = rank(nearness(one, other))
         lanes = self._lanes.get((one.pci or "", other.pci or ""))
         if lanes:
             return _LANE_STEP * (max(self._lanes.values()) - lanes) + way
@@ -67,31 +66,8 @@ class Distances:
     def hca(self, hca: Hca, gpu: Gpu | None, numa: int | None) -> int:
         """To the GPU that uses it; where there is none, to a NUMA node."""
         if gpu is not None:
-            return pci_way(gpu.pci_path, gpu.numa, hca.pci_path, hca.numa)
-        return _way_between(numa, hca.numa)
-
-
-def pci_way(
-    path: Sequence[str], numa: int | None, other_path: Sequence[str], other_numa: int | None
-) -> int:
-    """From 1 (PIX) to 5 (SYS), by the bridges that lead to two devices from the root down."""
-    if not path or not other_path or path[0] != other_path[0]:
-        return _way_between(numa, other_numa)
-    common = 0
-    for one, other in zip(path, other_path, strict=False):
-        if one != other:
-            break
-        common += 1
-    if common == 1:
-        return _PHB
-    # A switch is a bridge up and one down to each device: within one switch, each has one of its
-    # own at most.
-    own = max(len(path), len(other_path)) - common
-    return _PIX if own <= 1 else _PXB
-
-
-def _way_between(numa: int | None, other: int | None) -> int:
-    return _NODE if numa is None or other is None or numa == other else _SYS
+            return rank(nearness(gpu, hca))
+        return rank("NODE" if numa is not None and numa == hca.numa else "SYS")
 
 
 def port_name(pair: tuple[Hca, HcaPort]) -> str:
