@@ -3,7 +3,7 @@
 ::
 
     <state>/exaslurm/<deployment>/                  0700
-        endpoint.json  history.jsonl  desired.json  canary.json
+        endpoint.json  history.jsonl  desired.json  canary.json  supervisor.json
         keys/internal.key  keys/ray.token  keys/clients.json
         registry/<cell>.json  excluded/<cell>.json
         gateway/router.log
@@ -11,7 +11,7 @@
         gen/<n>/  spec.yaml  plan.json
                   scripts/<cell>.sbatch  submissions/<cell>.json
                   cells/<cell>/  bootstrap.json binding.json controller.json failure.txt
-                                 container.toml
+                                 container.toml notice.json
                   logs/<cell>/...  logs/replicas/<replica>.log
 """
 
@@ -122,6 +122,10 @@ class GenerationDir:
         """The environment definition file of the Container Engine; absent with other runtimes."""
         return self.cell(cell) / "container.toml"
 
+    def notice(self, cell: str) -> Path:
+        """Slurm's warning that the job will end soon; absent unless there was one."""
+        return self.cell(cell) / "notice.json"
+
     def ended(self, cell: str) -> Path:
         """Nodes on which the cell's step ended before they reported."""
         return self.cell(cell) / "ended.json"
@@ -198,6 +202,11 @@ class RunDir:
         except StateError as error:
             error.remedy = "remove the file and submit again"
             raise
+
+    @property
+    def supervisor(self) -> Path:
+        """What the supervisor has to say, see ``core/submission.py``."""
+        return self.path / "supervisor.json"
 
     @property
     def keys(self) -> Path:

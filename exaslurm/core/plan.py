@@ -16,6 +16,7 @@ from exaslurm.core.container import ContainerPlan
 from exaslurm.core.fabric import FabricPlan
 from exaslurm.core.limits import Limits
 from exaslurm.core.spread import Survival
+from exaslurm.core.turns import cell_of
 
 PLAN_SCHEMA: Literal["exaslurm/plan/1"] = "exaslurm/plan/1"
 
@@ -279,10 +280,11 @@ class Plan:
         return self.hash == content_hash(dataclasses.replace(self, hash=""))
 
     def cell(self, name: str) -> CellPlan:
-        """The cell of that name; KeyError if there is none."""
+        """The cell of that name, or of one of its turns, under that name; KeyError if there is
+        none."""
         for cell in self.cells:
-            if cell.name == name:
-                return cell
+            if cell.name == cell_of(name):
+                return cell if cell.name == name else dataclasses.replace(cell, name=name)
         raise KeyError(name)
 
     def model(self, name: str) -> ModelPlan:

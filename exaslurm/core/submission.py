@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 SUBMISSION_SCHEMA: Literal["exaslurm/submission/1"] = "exaslurm/submission/1"
+SUPERVISOR_SCHEMA: Literal["exaslurm/supervisor/1"] = "exaslurm/supervisor/1"
 ENDPOINT_SCHEMA: Literal["exaslurm/endpoint/1"] = "exaslurm/endpoint/1"
 
 
@@ -14,7 +16,10 @@ class Submission:
     """One attempt to start one cell. Written with state ``intent`` before ``sbatch`` runs, so
     that an ambiguous answer can be resolved by looking ``job_name`` up. ``job_id`` is the
     leader's id; with layout ``local`` it is ``local`` and ``pid``/``start_ticks`` name init.
-    Times are Unix seconds."""
+    ``cell`` is the turn's name (see ``core.turns``). Times are Unix seconds.
+
+    What a supervisor has seen of the job: when it started and first served in full, when it was
+    told to drain, when and how it ended (Slurm's word), how often Slurm has refused it in a row."""
 
     schema: Literal["exaslurm/submission/1"] = SUBMISSION_SCHEMA
     deployment: str
@@ -32,6 +37,12 @@ class Submission:
     pid: int | None = None
     start_ticks: int | None = None
     message: str | None = None
+    started_s: float | None = None
+    served_s: float | None = None
+    drain_s: float | None = None
+    ended_s: float | None = None
+    end: str | None = None
+    refusals: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +79,25 @@ class Endpoint:
     schema: Literal["exaslurm/endpoint/1"] = ENDPOINT_SCHEMA
     deployment: str
     routers: tuple[RouterAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNotice:
+    """``cells/<cell>/notice.json``: Slurm has warned the job that it will end soon."""
+
+    signal: str
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorNotes:
+    """``supervisor.json``: who looks after the deployment, and what it has to say of cells (by
+    name) and of itself (``trouble``)."""
+
+    schema: Literal["exaslurm/supervisor/1"] = SUPERVISOR_SCHEMA
+    host: str
+    pid: int
+    start_ticks: int
+    time_s: float
+    cells: Mapping[str, str] = field(default_factory=dict)
+    trouble: str | None = None

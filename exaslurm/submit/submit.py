@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import secrets
-import socket
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from exaslurm import __version__
 from exaslurm.core.plan import Plan
 from exaslurm.core.submission import Submission
 from exaslurm.errors import (
     DeploymentError,
-    ExaslurmError,
     StateError,
-    SubmitAmbiguous,
-    SubmitRejected,
 )
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.models.shape import shape_of_source
 from exaslurm.plan.context import Findings, PlanContext
 from exaslurm.plan.fit import check_fit
 from exaslurm.plan.planner import make_plan
-from exaslurm.render.scripts import job_name, render_all
+from exaslurm.render.scripts import render_all
 from exaslurm.render.templates import search_path
 from exaslurm.rundir import GenerationDir, RunDir, state_root
 from exaslurm.site.load import load_site
 from exaslurm.site.paths import resolve
 from exaslurm.slurm.client import Slurm
-from exaslurm.slurm.types import JobId
 from exaslurm.spec.load import load_spec
 from exaslurm.submit import local, records
-from exaslurm.submit.exclude import exclude_option, excluded_nodes
+from exaslurm.submit.cell import CellStarter
 from exaslurm.submit.gateway import ensure_gateway
 from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.survey import GenerationSurvey, Surveyor
@@ -269,10 +260,17 @@ class _Submit:
     ) -> SubmitResult:
         """Submit these cells. A refused one ends it: the next would be refused too."""
         done = dict(known)
+        starter = CellStarter(
+            plan=self.plan,
+            run_dir=self.run_dir,
+            environ=self.environ,
+            talk=self.talk,
+            slurm=self.slurm,
+        )
         records.write_desired(self.run_dir, run=True, generation=generation.number)
         try:
             for cell in cells:
-                done[cell] = self._start_cell(generation, cell)
+                done[cell] = starter.start(generation, cell)
         finally:
             self._add_history(generation, list(done.values()))
         self._start_gateway(generation.number)
@@ -296,68 +294,6 @@ class _Submit:
         except StateError as error:  # the jobs are what counts, or an error that comes up now
             self.talk(str(error))
 
-    def _start_cell(self, generation: GenerationDir, cell: str) -> Submission:
-        """Write the intent, act, write the answer: after a crash the intent is looked up."""
-        token = secrets.token_hex(4)
-        name = f"{job_name(self.plan, self.plan.cell(cell))}-{token}"
-        intent = Submission(
-            deployment=self.plan.deployment,
-            cell=cell,
-            generation=generation.number,
-            plan_hash=self.plan.hash,
-            token=token,
-            job_name=name,
-            state="intent",
-            created_s=time.time(),
-            host=socket.gethostname(),
-        )
-        records.write_submission(generation, intent)
-        try:
-            started = self._run_cell(generation, intent)
-        except ExaslurmError as error:
-            unclear = isinstance(error, SubmitAmbiguous)
-            failed = replace(
-                intent, state="ambiguous" if unclear else "refused", message=str(error)
-            )
-            with contextlib.suppress(StateError):  # the first error is the one to show
-                records.write_submission(generation, failed)
-            raise
-        done = replace(started, state="submitted", submitted_s=time.time())
-        records.write_submission(generation, done)
-        return done
-
-    def _run_cell(self, generation: GenerationDir, intent: Submission) -> Submission:
-        if self.plan.layout == "local":
-            pid, ticks = local.start_init(
-                self.plan,
-                intent.cell,
-                generation,
-                self.run_dir,
-                environ=self.environ,
-            )
-            self.talk(f"cell {intent.cell}: started as process {pid}")
-            return replace(intent, job_id="local", pid=pid, start_ticks=ticks)
-        job = self._submit_job(generation, intent)
-        self.talk(f"cell {intent.cell}: submitted as job {job.id}")
-        return replace(intent, job_id=job.id, cluster=job.cluster)
-
-    def _submit_job(self, generation: GenerationDir, intent: Submission) -> JobId:
-        """Submit without the nodes that earlier jobs could not use, or with them if Slurm says
-        that the others are too few: the preflight will leave them out again."""
-        script, comment = generation.script(intent.cell), f"--comment={_comment(self.plan)}"
-        known = excluded_nodes(self.run_dir, time.time())
-        option = exclude_option(self.plan.cell(intent.cell), known)
-        for item in known:
-            until = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.until_s))
-            self.talk(f"cell {intent.cell}: without {item.node} until {until}: {item.reason}")
-        try:
-            return self.slurm.submit(script, job_name=intent.job_name, extra=(comment, *option))
-        except SubmitRejected as error:
-            if not option or error.transient:
-                raise
-            self.talk(f"not without them: {error}")
-        return self.slurm.submit(script, job_name=intent.job_name, extra=(comment,))
-
     def _start_gateway(self, generation: int) -> None:
         if not self.plan.gateway.start_with_submit:
             return
@@ -366,9 +302,3 @@ class _Submit:
         except StateError as error:
             # The jobs are what counts, and they are submitted.
             self.talk(f"the gateway did not start: {error}")
-
-
-def _comment(plan: Plan) -> str:
-    """For accounting: which jobs of a cluster are exaslurm's, and which are of one plan."""
-    data = {"tool": "exaslurm", "v": __version__, "plan": plan.hash[:12]}
-    return json.dumps(data, separators=(",", ":"))
