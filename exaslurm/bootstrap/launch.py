@@ -28,6 +28,7 @@ from exaslurm.core.codec import dumps, loads
 from exaslurm.core.container import SRUN_RUNTIMES
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
+from exaslurm.core.submission import JobNotice
 from exaslurm.errors import AllocationError, ExaslurmError, StateError
 from exaslurm.facts.address import node_address
 from exaslurm.keys.secrets import ensure_secrets
@@ -97,7 +98,7 @@ class Launch:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._on_terminate)
         loop.add_signal_handler(signal.SIGINT, self._on_terminate)
-        loop.add_signal_handler(signal.SIGUSR1, self._forward, signal.SIGUSR1)
+        loop.add_signal_handler(signal.SIGUSR1, self._on_notice)
         for _ in range(BLOCK_TRIES):
             base = self._free_block()
             code = await self._run_steps(base)
@@ -251,6 +252,19 @@ class Launch:
     def _on_terminate(self) -> None:
         self.stopping.set()
         self._forward(signal.SIGTERM)
+
+    def _on_notice(self) -> None:
+        """Slurm warns that the job will end soon (``--signal``): the supervisor is told."""
+        self._forward(signal.SIGUSR1)
+        notice = JobNotice(signal="USR1", time_s=time.time())
+        self._notice = asyncio.create_task(self._leave(notice))
+
+    async def _leave(self, notice: JobNotice) -> None:
+        path = self.gen_dir.notice(self.cell.name)
+        try:
+            await self._files.run(write_atomic, path, dumps(notice), timeout_s=_FILE_S)
+        except StateError as error:
+            log.warning("%s", error)
 
     def _forward(self, number: signal.Signals) -> None:
         say(f"got {number.name}: passing it on")

@@ -48,6 +48,7 @@ def begin(gen_dir: GenerationDir, marker: BootstrapMarker) -> None:
         gen_dir.controller_memory(marker.cell),
         gen_dir.failure(marker.cell),
         gen_dir.ended(marker.cell),
+        gen_dir.notice(marker.cell),
     ):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

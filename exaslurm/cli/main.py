@@ -25,7 +25,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Start and stop": {"plan": "plan", "render": "plan", "submit": "submit", "stop": "submit"},
     "Look": {"status": "status", "logs": "logs", "endpoint": "endpoint"},
     "Use": {"key": "key", "chat": "chat"},
-    "Serve": {"router": "serve", "gateway": "serve"},
+    "Serve": {"router": "serve", "gateway": "serve", "supervise": "supervise"},
     "The machine": {"site": "site", "topo": "topo", "doctor": "doctor"},
 }
 VERBS: dict[str, str] = {

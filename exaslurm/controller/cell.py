@@ -155,11 +155,16 @@ class Cell:
         replica.on_canary(process, cause, now)
         self._served_once = self._served_once or self._all_ready()
 
+    def drain(self) -> None:
+        """Nothing new shall be sent to the replicas; what they do they finish. It does not outlive
+        the controller: who wants it says it again."""
+        for replica in self.replicas.values():
+            replica.draining = True
+
     def stop(self) -> None:
         """Nothing shall run any more."""
         self.stopping = True
-        for replica in self.replicas.values():
-            replica.draining = True
+        self.drain()
 
     # -- what follows from it
 

@@ -19,7 +19,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Surface:
-    """Routes to the four things a controller can be asked."""
+    """Routes to the five things a controller can be asked."""
 
     def __init__(
         self,
@@ -29,12 +29,14 @@ class Surface:
         state: Callable[[], Any],
         ray: Callable[[], dict[str, Any]],
         stop: Callable[[], None],
+        drain: Callable[[], None],
     ) -> None:
         self._key = key.encode()
         self._on_report = on_report
         self._state = state
         self._ray = ray
         self._stop = stop
+        self._drain = drain
 
     def app(self) -> web.Application:
         """The application; every path but ``/health`` asks for the internal key."""
@@ -44,6 +46,7 @@ class Surface:
         app.router.add_get("/v1/state", self._get_state)
         app.router.add_get("/v1/ray", self._get_ray)
         app.router.add_post("/v1/stop", self._post_stop)
+        app.router.add_post("/v1/drain", self._post_drain)
         return app
 
     def _guard(self) -> Any:
@@ -80,6 +83,10 @@ class Surface:
 
     async def _post_stop(self, _request: web.Request) -> web.Response:
         self._stop()
+        return web.Response(status=204)
+
+    async def _post_drain(self, _request: web.Request) -> web.Response:
+        self._drain()
         return web.Response(status=204)
 
 

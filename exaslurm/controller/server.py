@@ -93,6 +93,7 @@ class Controller:
             state=lambda: self.cell.state(time.monotonic(), self.publisher.seq),
             ray=lambda: {"groups": self.ray_watch.group_states},
             stop=self._stop,
+            drain=self._drain,
         )
         runner = web.AppRunner(surface.app(), access_log=None, shutdown_timeout=1.0)
         try:
@@ -144,6 +145,11 @@ class Controller:
     def _stop(self) -> None:
         log.info("asked to stop")
         self.cell.stop()
+        self.changed()
+
+    def _drain(self) -> None:
+        log.info("asked to drain")
+        self.cell.drain()
         self.changed()
 
     def _on_published(self, record: CellRecord) -> None:

@@ -45,6 +45,7 @@ class GatewayOptions:
     no_auth: bool = False
     audit: Path | None = None
     replace: bool = False
+    supervise: bool = False
     debug: bool = False
     sockets: str | None = None
     figures: Path | None = None
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-auth", action="store_true", help="ask nobody for a key")
     add("--audit", type=Path, help="with a list of engines: keep an audit log in this directory")
     add("--replace", action="store_true", help="take over from the router that runs")
+    add("--supervise", action="store_true", help="look after the deployment's jobs, too")
     add("--debug", action="store_true", help="more log, tracebacks on errors")
     add("--sockets", help=argparse.SUPPRESS)
     add("--figures", type=Path, help=argparse.SUPPRESS)
@@ -135,6 +137,8 @@ def _check(options: GatewayOptions) -> None:
             "--engines-file",
             remedy="exaslurm key add DEPLOYMENT NAME makes a key",
         )
+    if options.supervise and options.run_dir is None:
+        raise UserError("--supervise is for a deployment: a list of engines has no jobs")
     if options.run_dir is not None and options.audit is not None:
         raise UserError(
             "a deployment's audit log is in its run directory: --audit is for --engines-file",

@@ -21,6 +21,7 @@ from exaslurm.gateway.handover import Offer, Predecessor
 from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners
 from exaslurm.gateway.service import Service
+from exaslurm.gateway.supervised import keep_supervisor
 from exaslurm.gateway.tls import Certificate
 from exaslurm.gateway.worker import GRACE_S, Worker, exit_text
 from exaslurm.util.iothread import IoThread
@@ -35,7 +36,8 @@ _FILE_TIMEOUT_S = 10.0
 
 
 class Parent:
-    """``argv``: the options it was started with. ``predecessor``: whose place it takes."""
+    """``argv``: the options it was started with. ``predecessor``: whose place it takes.
+    ``supervise``: have the deployment's jobs looked after, too."""
 
     def __init__(
         self,
@@ -45,12 +47,14 @@ class Parent:
         argv: Sequence[str],
         *,
         predecessor: Predecessor | None = None,
+        supervise: bool = False,
     ) -> None:
         self._service = service
         self._listeners = listeners
         self._certificate = certificate
         self._argv = argv
         self._predecessor = predecessor
+        self._supervise = supervise and service.has_jobs
         self._count = service.front.workers
         self._places: list[Worker | None] = [None] * self._count
         self._locks = [asyncio.Lock() for _ in range(self._count)]
@@ -79,6 +83,8 @@ class Parent:
                 self._known.announce()
                 await self._release()
                 self._begin(self._offer())
+                if self._supervise and self._service.run_dir is not None:
+                    self._begin(keep_supervisor(self._service.run_dir))
                 self._begin(Watch(self._steps(), self._files, self._end).run())
             await self._ended.wait()
         finally:

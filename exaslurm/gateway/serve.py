@@ -46,13 +46,26 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
         from exaslurm.gateway.parent import Parent
 
         # It has little to do: no fast event loop, nothing of the router in memory.
-        parent = Parent(service, listeners, certificate, argv, predecessor=predecessor)
+        parent = Parent(
+            service,
+            listeners,
+            certificate,
+            argv,
+            predecessor=predecessor,
+            supervise=options.supervise,
+        )
         asyncio.run(parent.run())
     else:
         from exaslurm.gateway.single import Single
 
         single = Single(
-            service, listeners, certificate, argv, predecessor=predecessor, helper=options.helper
+            service,
+            listeners,
+            certificate,
+            argv,
+            predecessor=predecessor,
+            helper=options.helper,
+            supervise=options.supervise,
         )
         _run_fast(single.run())
 

@@ -82,6 +82,10 @@ class Service(Protocol):
     def run_dir(self) -> RunDir | None:
         """Where the router makes itself known, and learns that it shall end."""
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether there are jobs that a supervisor can look after."""
+
     def check(self) -> None:
         """ExaslurmError if a process that serves this could not start."""
 
@@ -107,6 +111,7 @@ class DeploymentService:
         self.name = plan.deployment
         self.run_dir: RunDir | None = run_dir
         self.identity = os.fspath(run_dir.path)
+        self.has_jobs = plan.layout != "local"
         self.front = _front(
             options,
             Front(
@@ -162,6 +167,7 @@ class EnginesService:
         self.name = path.name
         self.run_dir: RunDir | None = None
         self.identity = os.fspath(path)
+        self.has_jobs = False
         self.front = _front(
             options,
             Front(

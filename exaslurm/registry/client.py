@@ -33,6 +33,11 @@ def post_stop(state_url: str, key: str, *, grace_s: float, timeout_s: float) -> 
     _call(url, key, timeout_s, body=json.dumps({"grace_s": grace_s}).encode())
 
 
+def post_drain(state_url: str, key: str, *, timeout_s: float) -> None:
+    """Ask a cell to drain: routers shall send it nothing new."""
+    _call(state_url.rstrip("/") + "/v1/drain", key, timeout_s, body=b"{}")
+
+
 def _call(url: str, key: str, timeout_s: float, body: bytes | None) -> bytes:
     headers = {"Authorization": f"Bearer {key}"}
     if body is not None:

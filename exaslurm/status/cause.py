@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from exaslurm.core.cell import CellState, NodeState, ReplicaStatus
 from exaslurm.core.submission import Submission
+from exaslurm.core.turns import cell_of
 from exaslurm.slurm import states
 from exaslurm.status.model import CellStatus, JobStatus, Phase
 from exaslurm.status.routers import RouterView
@@ -206,6 +207,16 @@ _ORDER: tuple[Phase, ...] = (
     "stopped",
     "ready",
 )
+
+
+def speakers(cells: Sequence[CellStatus]) -> list[CellStatus]:
+    """Of each cell the turn whose word counts: the best one, and of equal ones the newest."""
+    best: dict[str, CellStatus] = {}
+    for cell in cells:
+        before = best.get(cell_of(cell.name))
+        if before is None or _ORDER.index(cell.phase) >= _ORDER.index(before.phase):
+            best[cell_of(cell.name)] = cell
+    return list(best.values())
 
 
 def combine(cells: Sequence[CellStatus]) -> Finding:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from exaslurm.core import codec
 from exaslurm.core.cell import CellRecord, CellState, ReplicaStatus
 from exaslurm.core.plan import CellPlan, Plan
-from exaslurm.core.submission import Endpoint, RouterAddress, Submission
+from exaslurm.core.submission import Endpoint, RouterAddress, Submission, SupervisorNotes
+from exaslurm.core.turns import cell_of, number_of
 from exaslurm.errors import ExaslurmError, SlurmError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.status import cause as judge
@@ -44,6 +45,8 @@ class _OnDisk:
     generation: GenerationDir
     submissions: Mapping[str, Submission]
     records: Mapping[str, CellRecord]
+    turns: tuple[CellPlan, ...]
+    notes: SupervisorNotes | None
     log_tails: Mapping[str, str]
     failures: Mapping[str, str]
     routers: tuple[RouterAddress, ...]
@@ -70,7 +73,7 @@ class Collector:
         disk = within(FILES_TIMEOUT_S, self._read, f"reading {self.run_dir.path}")
         self._ask_slurm(disk)
         states = self._ask_controllers(disk)
-        cells = tuple(self._cell(disk, cell, states.get(cell.name)) for cell in disk.plan.cells)
+        cells = tuple(self._cell(disk, cell, states.get(cell.name)) for cell in disk.turns)
         return self._overall(disk, cells)
 
     # -- the run directory ---------------------------------------------------------------------
@@ -94,10 +97,10 @@ class Collector:
             )
         plan = codec.loads(Plan, read_text(generation.plan), where=str(generation.plan))
         submissions, tails, failures = {}, {}, {}
-        for cell in plan.cells:
-            path = generation.submission(cell.name)
-            if path.exists():
-                submissions[cell.name] = codec.loads(Submission, read_text(path), where=str(path))
+        for path in sorted(generation.submissions.glob("[!.]*.json")):
+            submissions[path.stem] = codec.loads(Submission, read_text(path), where=str(path))
+        turns = turns_to_show(plan, submissions)
+        for cell in turns:
             tail = last_words(generation.logs(cell.name))
             if tail:
                 tails[cell.name] = tail
@@ -111,6 +114,8 @@ class Collector:
             plan=plan,
             generation=generation,
             submissions=submissions,
+            turns=turns,
+            notes=read_notes(self.run_dir, self.hostname),
             records={
                 record.cell: record
                 for record in read_records(self.run_dir)
@@ -241,6 +246,8 @@ class Collector:
             finding = judge.judge_records(0, planned, known=False)
             if job is not None and job.state == "UNKNOWN":
                 finding = judge.Finding("unknown", f"the state of job {job.id} is not known")
+        notes = state.notes if state is not None and not over else ()
+        said = disk.notes.cells.get(cell_of(cell.name)) if disk.notes is not None else None
         return CellStatus(
             name=cell.name,
             phase=finding.phase,
@@ -257,14 +264,14 @@ class Collector:
             nodes=state.nodes if state is not None and not over else (),
             ray=state.ray if state is not None and not over else None,
             replicas=replicas,
-            notes=state.notes if state is not None and not over else (),
+            notes=(*((f"supervisor: {said}",) if said else ()), *notes),
         )
 
     def _overall(self, disk: _OnDisk, cells: tuple[CellStatus, ...]) -> DeploymentStatus:
-        finding = judge.combine(cells)
         plan = disk.plan
+        finding = judge.combine(judge.speakers(cells))
         live = tuple(router for router in disk.routers if self._router_may_live(router))
-        planned = sum(cell.replicas_planned for cell in cells)
+        planned = sum(item.count for cell in plan.cells for item in cell.replica_sets)
         if finding.phase == "ready" and (live or plan.gateway.start_with_submit):
             views = [] if disk.internal_key is None else self._ask_routers(live, disk.internal_key)
             of_routers = judge.judge_routers(
@@ -301,6 +308,27 @@ class Collector:
     def _router_may_live(self, router: RouterAddress) -> bool:
         """A process of this host is looked at; one of another host is taken at its word."""
         return router.host != self.hostname or is_alive(router.pid, router.start_ticks)
+
+
+def turns_to_show(plan: Plan, submissions: Mapping[str, Submission]) -> tuple[CellPlan, ...]:
+    """Of each cell the jobs that may live, oldest first; the newest one where none does. One that
+    was never submitted is shown as such."""
+    found: list[CellPlan] = []
+    for cell in plan.cells:
+        names = sorted((name for name in submissions if cell_of(name) == cell.name), key=number_of)
+        living = [name for name in names if submissions[name].state not in ("stopped", "refused")]
+        shown = living or names[-1:] or [cell.name]
+        found += [plan.cell(name) for name in shown]
+    return tuple(found)
+
+
+def read_notes(run_dir: RunDir, hostname: str) -> SupervisorNotes | None:
+    """What the supervisor has to say; None if there is none, or it has died on this host."""
+    if not run_dir.supervisor.exists():
+        return None
+    text = read_text(run_dir.supervisor)
+    notes = codec.loads(SupervisorNotes, text, where=str(run_dir.supervisor))
+    return notes if notes.host != hostname or is_alive(notes.pid, notes.start_ticks) else None
 
 
 def collect(run_dir: RunDir, slurm: Slurm | None) -> DeploymentStatus:

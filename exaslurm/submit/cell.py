@@ -7,7 +7,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from exaslurm import __version__
@@ -32,6 +32,7 @@ class CellStarter:
     environ: Mapping[str, str]
     talk: Talk
     slurm: Slurm
+    clock: Callable[[], float] = time.time
 
     def start(self, generation: GenerationDir, cell: str, *, refusals: int = 0) -> Submission:
         """Start a cell, or a turn of it; what was written down of it.
@@ -50,7 +51,7 @@ class CellStarter:
             token=token,
             job_name=name,
             state="intent",
-            created_s=time.time(),
+            created_s=self.clock(),
             host=socket.gethostname(),
             refusals=refusals,
         )
@@ -68,7 +69,7 @@ class CellStarter:
             with contextlib.suppress(StateError):  # the first error is the one to show
                 records.write_submission(generation, failed)
             raise
-        done = replace(started, state="submitted", submitted_s=time.time(), refusals=0)
+        done = replace(started, state="submitted", submitted_s=self.clock(), refusals=0)
         records.write_submission(generation, done)
         return done
 
@@ -91,7 +92,7 @@ class CellStarter:
         """Submit without the nodes that earlier jobs could not use, or with them if Slurm says
         that the others are too few: the preflight will leave them out again."""
         script, comment = generation.script(intent.cell), f"--comment={_comment(self.plan)}"
-        known = excluded_nodes(self.run_dir, time.time())
+        known = excluded_nodes(self.run_dir, self.clock())
         option = exclude_option(self.plan.cell(intent.cell), known)
         for item in known:
             until = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.until_s))

@@ -37,7 +37,7 @@ def ensure_gateway(
     pid, ticks = spawn_detached(
         [
             *(sys.executable, "-m", "exaslurm.gateway"),
-            *("--run-dir", str(run_dir.path), "--gen", str(generation)),
+            *("--run-dir", str(run_dir.path), "--gen", str(generation), "--supervise"),
         ],
         environ=outside(environ),
         log=run_dir.router_log,

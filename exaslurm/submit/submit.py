@@ -12,6 +12,7 @@ from pathlib import Path
 
 from exaslurm.core.plan import Plan
 from exaslurm.core.submission import Submission
+from exaslurm.core.turns import cell_of, number_of
 from exaslurm.errors import (
     DeploymentError,
     StateError,
@@ -215,13 +216,14 @@ class _Submit:
         for cell in newest.cells("unknown"):
             host = newest.submissions[cell].host
             self.talk(f"cell {cell} was started on {host}; whether it runs is not seen from here")
-        ended = newest.cells("ended")
+        current = _newest_turns(newest)
+        ended = [cell for cell in newest.cells("ended") if cell in current]
         if ended:
             self.talk(
                 f"these cells have ended and are not submitted again: {', '.join(ended)}"
                 f" ('exaslurm stop {name}', then submit, starts all of them)"
             )
-        missing = newest.cells("never")
+        missing = [cell for cell in newest.cells("never") if cell == cell_of(cell)]
         if missing:
             self.talk(f"an earlier submit left out {', '.join(missing)}")
             return self._start(newest.generation, newest.submissions, missing)
@@ -231,7 +233,7 @@ class _Submit:
             run_dir=self.run_dir,
             generation=newest.generation.number,
             plan=self.plan,
-            submissions=tuple(newest.submissions.values()),
+            submissions=tuple(newest.submissions[cell] for cell in current),
             attached=True,
         )
 
@@ -302,3 +304,12 @@ class _Submit:
         except StateError as error:
             # The jobs are what counts, and they are submitted.
             self.talk(f"the gateway did not start: {error}")
+
+
+def _newest_turns(survey: GenerationSurvey) -> list[str]:
+    """Of each cell the turns that may live; the newest one where none does."""
+    found: list[str] = []
+    for cell in dict.fromkeys(map(cell_of, survey.submissions)):
+        turns = sorted((t for t in survey.submissions if cell_of(t) == cell), key=number_of)
+        found += [t for t in turns if survey.fates[t] in ("alive", "unknown")] or turns[-1:]
+    return found

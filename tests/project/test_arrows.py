@@ -45,6 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "router": {"registry"},
     "gateway": {"router", "registry"},
     "status": {"registry"},
+    "supervisor": {"render", "submit", "registry"},
     "api": {
         "spec",
         "site",

@@ -76,7 +76,8 @@ def _options(function: F) -> F:
 @_options
 @deployment_site_option
 def gateway_command(deployment: str, site: str | None, **given: Any) -> None:
-    """Run the gateway of DEPLOYMENT here, in the foreground, until the deployment is stopped.
+    """Run the gateway of DEPLOYMENT here, in the foreground, until the deployment is stopped: a
+    router, and the supervisor that replaces jobs which end.
 
     Its address is entered in the run directory, so that endpoint and chat find it. Use it where
     submit may not leave a process behind: a service host, a systemd unit, a terminal. What is not
@@ -85,7 +86,7 @@ def gateway_command(deployment: str, site: str | None, **given: Any) -> None:
     SIGTERM and Ctrl-C let requests at hand finish. SIGHUP starts it again, with the program and
     the files as they are by then, without losing a connection.
     """
-    _become_gateway([*_deployment(deployment, site), *_arguments(given)])
+    _become_gateway([*_deployment(deployment, site), "--supervise", *_arguments(given)])
 
 
 @verb("router", short_help="Run one more router for a deployment, or for a list of engines.")

@@ -1,0 +1,74 @@
+"""``python -m exaslurm.supervisor --run-dir DIR``: in the foreground, or under a gateway."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from exaslurm.errors import DeploymentError, ExaslurmError, ExitCode
+from exaslurm.rundir import RunDir
+from exaslurm.slurm.client import Slurm
+from exaslurm.submit import records
+from exaslurm.submit.submit import template_dirs_for
+from exaslurm.supervisor.act import Actor
+from exaslurm.supervisor.loop import Supervisor
+from exaslurm.supervisor.observe import Observer
+
+log = logging.getLogger("exaslurm.supervisor")
+
+
+def make(run_dir: RunDir, environ: Mapping[str, str]) -> Supervisor:
+    """A supervisor with the real Slurm. ExaslurmError if the deployment cannot be read."""
+    latest = run_dir.require().latest()
+    plan = records.read_plan(latest) if latest is not None else None
+    if plan is None:
+        raise DeploymentError(f"{run_dir.path} holds no plan", remedy="submit it first")
+    if plan.layout == "local":
+        raise DeploymentError(
+            f"{plan.deployment} runs without Slurm: there are no jobs to look after",
+            remedy="a supervisor is for sites with Slurm",
+        )
+    slurm = Slurm(environ)
+    dirs = template_dirs_for(plan, environ)
+    actor = Actor(run_dir=run_dir, slurm=slurm, environ=environ, template_dirs=dirs)
+    return Supervisor(run_dir, Observer(run_dir, slurm), actor)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 when the deployment is to stop or after SIGTERM, else that of the error."""
+    parser = argparse.ArgumentParser(prog="python -m exaslurm.supervisor", allow_abbrev=False)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--under-gateway", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--debug", action="store_true")
+    options = parser.parse_args(argv)
+    os.umask(0o077)
+    logging.basicConfig(
+        level=logging.DEBUG if options.debug else logging.INFO,
+        format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    parent = os.getppid() if options.under_gateway else None
+    try:
+        supervisor = make(RunDir(options.run_dir.absolute()), dict(os.environ))
+        asyncio.run(supervisor.run(while_parent=parent))
+    except ExaslurmError as error:
+        if options.debug:
+            raise
+        print(f"exaslurm: error: {error}", file=sys.stderr)
+        if error.remedy:
+            print(f"  remedy: {error.remedy}", file=sys.stderr)
+        return int(error.exit_code)
+    return int(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: a thread that hangs in a file call would be waited for.
+    os._exit(code)

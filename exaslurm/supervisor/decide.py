@@ -1,0 +1,220 @@
+"""What is to be done for the cells of a deployment. Pure: the caller brings world and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from exaslurm.core.turns import turn_of
+from exaslurm.slurm import reasons
+from exaslurm.supervisor.model import (
+    Cancel,
+    CellView,
+    Close,
+    Decision,
+    Drain,
+    Effect,
+    Remember,
+    Resolve,
+    Stop,
+    Submit,
+    Turn,
+    World,
+)
+from exaslurm.supervisor.timing import lead_s, next_try_s
+
+# Routers read the registry every 2 s and ask cells every second: after this time they know that a
+# cell serves, or that another one drains.
+LEARN_S = 6.0
+# Figures of engines are up to two scrapes (5 s each) old: a drained cell that seems idle is.
+IDLE_S = 15.0
+# What a cell needs to end after its engines have.
+ENDING_S = 60.0
+# Nodes that Slurm still counts do not come back after this; engines may be restarting for longer.
+NODES_SHORT_S = 60.0
+SILENT_S = 600.0
+# A job that does not serve after this many times its limits of bring-up never will.
+PATIENCE = 2.0
+
+
+def decide(world: World, now_s: float) -> Decision:
+    """Everything to do at this moment. Nothing where the deployment is to stop: ``stop`` ends it,
+    and what it does not know of must not appear."""
+    if not world.wanted:
+        return Decision()
+    every = [turn for cell in world.cells for turn in cell.turns]
+    effects: list[Effect] = []
+    notes: dict[str, str] = {}
+    for cell in world.cells:
+        found = _Cell(world, cell, every, now_s)
+        effects += found.effects()
+        if found.note is not None:
+            notes[cell.name] = found.note
+    return Decision(effects=tuple(effects), notes=notes)
+
+
+class _Cell:
+    """The rules for one cell."""
+
+    def __init__(self, world: World, cell: CellView, every: Sequence[Turn], now_s: float) -> None:
+        self.world = world
+        self.cell = cell
+        self.every = every
+        self.now_s = now_s
+        self.note: str | None = None
+        self.live = [turn for turn in cell.turns if turn.is_live]
+        self.staying = [turn for turn in self.live if turn.drain_s is None]
+        self.served = [turn for turn in self.staying if turn.served_s is not None]
+        self.newcomers = [turn for turn in self.staying if turn.served_s is None]
+
+    def effects(self) -> Iterator[Effect]:
+        unresolved = [t for t in self.cell.turns if t.record in ("intent", "ambiguous")]
+        if unresolved:
+            names = ", ".join(turn.name for turn in unresolved)
+            self.note = f"it is not known yet whether Slurm has taken {names}; looking for it"
+        if unresolved and self.world.slurm_error is None:
+            yield from (Resolve(turn=turn.name) for turn in unresolved)
+        yield from self._remember()
+        yield from self._close()
+        yield from self._replace_old()
+        yield from self._end_drained()
+        if not unresolved:  # it may be the successor
+            yield from self._end_hopeless()
+            yield from self._succeed()
+
+    # --- bookkeeping ---------------------------------------------------------------------------
+
+    def _remember(self) -> Iterator[Effect]:
+        for turn in self.live:
+            if turn.served_s is None and self._serves(turn):
+                yield Remember(turn=turn.name, started_s=turn.started_s, served_s=self.now_s)
+
+    def _serves(self, turn: Turn) -> bool:
+        """Whether a newcomer has come up: in full, or, after the time for that, in part."""
+        if not turn.heard or turn.ready == 0 or turn.drain_s is not None:
+            return False
+        return turn.serving or (self._is_late(turn) and turn.short_since_s is None)
+
+    def _is_late(self, turn: Turn) -> bool:
+        since_s = turn.started_s
+        return since_s is not None and self.now_s - since_s > self.world.bring_up_s
+
+    def _close(self) -> Iterator[Effect]:
+        for turn in self.cell.turns:
+            if turn.record == "submitted" and turn.job == "ended":
+                yield Close(turn=turn.name, end=turn.end, ended_s=turn.ended_s or self.now_s)
+
+    # --- the old one goes when the new one serves ----------------------------------------------
+
+    def _replace_old(self) -> Iterator[Effect]:
+        if not self.served:
+            return
+        newest = self.served[-1]
+        assert newest.served_s is not None
+        fit = newest.heard and newest.ready > 0 and self.now_s - newest.served_s >= LEARN_S
+        for turn in self.staying:
+            if fit and turn.number < newest.number:
+                yield Drain(turn=turn.name, reason=f"{newest.name} serves in its place")
+
+    def _end_drained(self) -> Iterator[Effect]:
+        for turn in self.live:
+            if turn.drain_s is None:
+                continue
+            waited_s = self.now_s - turn.drain_s
+            late = waited_s > IDLE_S + self.world.drain_s
+            over = waited_s > IDLE_S + 2 * self.world.drain_s + ENDING_S
+            if turn.job == "pending" or over:
+                if self.world.slurm_error is None and turn.job != "unknown":
+                    yield Cancel(turn=turn.name, reason="its successor serves")
+            elif turn.heard and not turn.stopping:
+                if not turn.draining:  # its controller was started again since
+                    yield Drain(turn=turn.name, reason="its successor serves")
+                elif late or (waited_s > IDLE_S and turn.busy == 0):
+                    yield Stop(turn=turn.name, reason="its successor serves, it is drained")
+
+    # --- a new one comes when the old one will go -----------------------------------------------
+
+    def _end_hopeless(self) -> Iterator[Effect]:
+        """A newcomer that has not come up in time makes room for another try."""
+        for turn in self.newcomers:
+            if self.world.slurm_error or turn.job != "running" or turn.started_s is None:
+                continue
+            up_s = self.now_s - turn.started_s
+            if up_s > PATIENCE * self.world.bring_up_s and not self._serves(turn):
+                why = f"it does not serve {up_s / 60:.0f} minutes after its start"
+                yield Cancel(turn=turn.name, reason=why)
+
+    def _succeed(self) -> Iterator[Effect]:
+        if self.newcomers:
+            self._note_newcomer(self.newcomers[-1])
+            return
+        why = self._why_successor()
+        if why is None:
+            return
+        if self.world.slurm_error is not None:
+            self.note = f"{why}; Slurm gives no answer now, so nothing is submitted"
+            return
+        newest = self.cell.turns[-1] if self.cell.turns else None
+        due_s = next_try_s(self.cell.turns)
+        if self.now_s < due_s:
+            self.note = f"{why}; the next try is at {_clock(due_s)}{_refusal(newest)}"
+            return
+        again = newest is not None and newest.record == "refused"
+        number = 1 if newest is None else newest.number if again else newest.number + 1
+        yield Submit(
+            turn=turn_of(self.cell.name, number),
+            reason=why,
+            newest=newest.name if newest is not None else None,
+            refusals=newest.refusals if newest is not None and again else 0,
+        )
+
+    def _note_newcomer(self, turn: Turn) -> None:
+        if not self.served and turn.number == 1:
+            return  # the ordinary start: status tells it anyway
+        why = self._why_successor() or "a successor is on its way"
+        if turn.job == "pending" and turn.reason:
+            self.note = f"{why}; its successor {turn.name} {reasons.explain(turn.reason)}"
+        else:
+            self.note = f"{why}; its successor {turn.name} comes up"
+
+    def _why_successor(self) -> str | None:
+        """Why the cell needs a new job; None if it does not."""
+        if not self.served:
+            last = next((t for t in reversed(self.cell.turns) if t.record != "refused"), None)
+            if last is None:
+                return "it has no job"
+            return f"{last.name} {_ended(last)}" if not last.is_live else f"{last.name} drains"
+        turn = self.served[-1]
+        if turn.notice_s is not None:
+            return f"Slurm has warned {turn.name} that it will end"
+        end_s = turn.limit_end_s
+        lead = lead_s(turn, self.every, self.world.poll_s)
+        if end_s is not None and end_s - self.now_s <= lead:
+            return f"{turn.name} reaches its time limit at {_clock(end_s)}"
+        if self._since(turn.nodes_short_since_s, NODES_SHORT_S):
+            return f"{turn.name} has lost too many nodes"
+        if self._since(turn.short_since_s, self.world.bring_up_s):
+            return f"{turn.name} has too few ready replicas"
+        if self._since(turn.silent_since_s, SILENT_S):
+            return f"the controller of {turn.name} gives no answer"
+        return None
+
+    def _since(self, since_s: float | None, patience_s: float) -> bool:
+        return since_s is not None and self.now_s - since_s > patience_s
+
+
+def _ended(turn: Turn) -> str:
+    if turn.failure is not None:
+        return f"failed: {turn.failure}"
+    return f"has ended ({turn.end})" if turn.end else "has ended"
+
+
+def _refusal(turn: Turn | None) -> str:
+    """What Slurm said, where it is a refusal that is waited for."""
+    if turn is None or turn.record != "refused" or not turn.message:
+        return ""
+    return f" ({turn.message})"
+
+
+def _clock(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))

@@ -1,0 +1,118 @@
+"""Look, decide, act; again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from exaslurm.core.codec import dumps
+from exaslurm.core.submission import SupervisorNotes
+from exaslurm.errors import DeploymentError, ExaslurmError
+from exaslurm.rundir import RunDir
+from exaslurm.supervisor.act import Actor
+from exaslurm.supervisor.decide import decide
+from exaslurm.supervisor.model import Decision, World
+from exaslurm.supervisor.observe import Observer
+from exaslurm.util.files import write_atomic
+from exaslurm.util.iothread import IoThread
+from exaslurm.util.process import start_ticks
+from exaslurm.util.waiting import set_within
+
+log = logging.getLogger(__name__)
+
+# One round asks Slurm with its time limits, and acts; on a file system that hangs it hangs too.
+_ROUND_S = 900.0
+# After a round that could not be carried out.
+_TROUBLE_S = 10.0
+
+
+class Supervisor:
+    """Looks after one deployment. Everything it must not forget is in the run directory."""
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        observer: Observer,
+        actor: Actor,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run_dir = run_dir
+        self._observer = observer
+        self._actor = actor
+        self._clock = clock
+        self._said: tuple[Mapping[str, str], str | None] | None = None
+
+    def round(self) -> World:
+        """Look once and do what follows. The first effect that cannot be carried out for want of
+        the run directory ends the round: StateError, DeploymentError."""
+        world = self._observer.look()
+        decision = decide(world, self._clock())
+        if world.wanted:
+            generation = self._run_dir.generation(world.generation)
+            plan = self._observer.plan_of(world.generation)
+            self._note(decision, world.slurm_error)
+            for effect in decision.effects:
+                self._actor.do(effect, generation, plan)
+        return world
+
+    async def run(self, *, while_parent: int | None = None) -> None:
+        """Until the deployment is to stop, or SIGTERM. ``while_parent``: until this process is no
+        longer the parent of ours. DeploymentError if there is no such deployment."""
+        loop = asyncio.get_running_loop()
+        ending = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        worker = IoThread("supervisor")
+        while not ending.is_set():
+            pause_s = _TROUBLE_S
+            begun = asyncio.ensure_future(worker.run(self.round, timeout_s=_ROUND_S))
+            end = asyncio.ensure_future(ending.wait())
+            await asyncio.wait({begun, end}, return_when=asyncio.FIRST_COMPLETED)
+            end.cancel()
+            if not begun.done():
+                begun.cancel()
+                break  # it can be ended anywhere
+            try:
+                world = begun.result()
+                if not world.wanted:
+                    log.info("the deployment is to stop: ending")
+                    return
+                pause_s = world.poll_s
+            except DeploymentError:
+                if not self._run_dir.path.is_dir():
+                    raise
+                log.exception("this round came to nothing")
+            except ExaslurmError as error:
+                log.warning("this round came to nothing: %s", error)
+            if while_parent is not None and os.getppid() != while_parent:
+                log.info("the gateway has ended: ending")
+                return
+            await set_within(ending, pause_s)
+
+    def _note(self, decision: Decision, trouble: str | None) -> None:
+        """Leave for ``status`` what there is to say, if it is something new."""
+        said = (decision.notes, trouble)
+        if said == self._said:
+            return
+        for cell, note in decision.notes.items():
+            if self._said is None or self._said[0].get(cell) != note:
+                log.info("cell %s: %s", cell, note)
+        if trouble is not None:
+            log.warning("going on without Slurm: %s", trouble)
+        pid = os.getpid()
+        notes = SupervisorNotes(
+            host=socket.gethostname(),
+            pid=pid,
+            start_ticks=start_ticks(pid) or 0,
+            time_s=round(self._clock(), 3),
+            cells=decision.notes,
+            trouble=trouble,
+        )
+        write_atomic(self._run_dir.supervisor, dumps(notes, indent=1))
+        self._said = said

@@ -1,0 +1,153 @@
+"""What a supervisor sees of a deployment, and what it can do about it. Frozen data.
+
+Times are Unix seconds of the supervisor's host, except where a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+# What is known of a turn's job. ``none``: there is no job (it was refused, or is not known to have
+# been taken). ``unknown``: Slurm gave no answer, which says nothing, least of all that it ended.
+JobState = Literal["none", "pending", "running", "ended", "unknown"]
+RecordState = Literal["intent", "submitted", "refused", "ambiguous", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One job of a cell. ``record`` is what was written down of its submission; of the times
+    ``limit_end_s`` is when Slurm will end it at the latest (None: not known, or no limit).
+
+    ``heard``: its controller answers; then ``ready`` replicas are ready, ``serving`` says whether
+    these are all that have a place, and ``busy`` counts requests that engines are at (None: not
+    known). ``draining``: nothing new is sent to it. ``stopping``: it was told to end.
+    ``nodes_short_since_s`` and ``short_since_s``: since when it has fewer nodes, or fewer ready
+    replicas, than the cell needs at least; ``silent_since_s``: since when a controller that was
+    heard before is not. ``notice_s``: when Slurm warned of its end. ``failure``: why it says that
+    it cannot serve.
+    """
+
+    name: str
+    number: int
+    record: RecordState
+    job: JobState
+    created_s: float
+    submitted_s: float | None = None
+    started_s: float | None = None
+    served_s: float | None = None
+    drain_s: float | None = None
+    ended_s: float | None = None
+    end: str | None = None
+    refusals: int = 0
+    message: str | None = None
+    limit_end_s: float | None = None
+    reason: str = ""
+    heard: bool = False
+    ready: int = 0
+    serving: bool = False
+    busy: int | None = None
+    draining: bool = False
+    stopping: bool = False
+    failure: str | None = None
+    nodes_short_since_s: float | None = None
+    short_since_s: float | None = None
+    silent_since_s: float | None = None
+    notice_s: float | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a job may exist that has not ended."""
+        return self.record == "submitted" and self.job != "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellView:
+    """A cell that is wanted, with its turns, oldest first."""
+
+    name: str
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A deployment at one moment. ``slurm_error``: why Slurm could not be asked (then nothing is
+    begun that needs it); ``drain_s`` and ``bring_up_s`` are the plan's limits, ``poll_s`` is how
+    often all this is looked at."""
+
+    wanted: bool
+    generation: int
+    cells: tuple[CellView, ...]
+    poll_s: float
+    drain_s: float
+    bring_up_s: float
+    slurm_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Something to do about one turn. Doing it twice is as doing it once: it is looked up first
+    whether it still applies."""
+
+    turn: str
+    reason: str = ""
+
+    @property
+    def key(self) -> str:
+        """What it is, for logs and for telling effects apart."""
+        return f"{type(self).__name__.lower()} {self.turn}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submit(Effect):
+    """Submit a job. ``newest`` is the newest turn that was known: with another one there by now,
+    nothing is done. ``refusals``: how often this turn was refused before."""
+
+    newest: str | None
+    refusals: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolve(Effect):
+    """Find out whether a submission without an answer made a job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remember(Effect):
+    """Write down when a job started, or first served."""
+
+    started_s: float | None = None
+    served_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain(Effect):
+    """Have routers send nothing new to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop(Effect):
+    """Ask a drained cell to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(Effect):
+    """Have Slurm end it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close(Effect):
+    """Write down that a job has ended, and take back what it published."""
+
+    end: str | None = None
+    ended_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do now, in this order, and a sentence for each cell of which there is something to
+    say."""
+
+    effects: tuple[Effect, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)

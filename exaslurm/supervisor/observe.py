@@ -1,0 +1,338 @@
+"""Looking at a deployment: its run directory, Slurm (once for all jobs), and its cells."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from exaslurm.core.cell import CellRecord, CellState
+from exaslurm.core.codec import loads
+from exaslurm.core.plan import CellPlan, Plan
+from exaslurm.core.submission import JobNotice, Submission
+from exaslurm.core.turns import cell_of, number_of
+from exaslurm.errors import CommandNotFound, DeploymentError, QueryFailed, RegistryError, StateError
+from exaslurm.keys.secrets import read_secret
+from exaslurm.registry.client import fetch_state
+from exaslurm.registry.read import read_records
+from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.slurm import states
+from exaslurm.slurm.types import JobInfo
+from exaslurm.submit import records
+from exaslurm.submit.survey import job_key
+from exaslurm.supervisor.model import CellView, JobState, Turn, World
+from exaslurm.util.files import read_text, state_error
+
+_HTTP_TIMEOUT_S = 3.0
+_AT_ONCE = 16
+# Slurm may send the signal before the time limit up to a minute earlier than asked.
+_SIGNAL_EARLY_S = 90.0
+
+
+class Queue(Protocol):
+    """What is asked of Slurm here (see ``slurm.client.Slurm``)."""
+
+    def jobs(self, ids: list[str]) -> dict[str, JobInfo]: ...
+
+
+Ask = Callable[[Mapping[str, str], str], Mapping[str, CellState]]
+"""Addresses of controllers by turn, and the internal key -> the states of those that answered."""
+
+
+def ask_controllers(urls: Mapping[str, str], key: str) -> dict[str, CellState]:
+    """Ask controllers, all at once; those that do not answer are left out."""
+
+    def ask(item: tuple[str, str]) -> tuple[str, CellState | None]:
+        turn, url = item
+        try:
+            return turn, fetch_state(url, key, _HTTP_TIMEOUT_S)
+        except RegistryError:
+            return turn, None
+
+    if not urls:
+        return {}
+    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(urls))) as pool:
+        return {turn: state for turn, state in pool.map(ask, urls.items()) if state is not None}
+
+
+def read_turns(generation: GenerationDir) -> dict[str, Submission]:
+    """Every submission of a generation, by turn. StateError if one of them cannot be read: what
+    is not known must not be taken for something that is not there."""
+    try:
+        names = sorted(os.listdir(generation.submissions))
+    except OSError as error:
+        raise state_error("list", generation.submissions, error) from error
+    found = {}
+    for name in names:
+        if name.endswith(".json") and not name.startswith("."):
+            path = generation.submissions / name
+            item = loads(Submission, read_text(path), where=str(path))
+            found[item.cell] = item
+    return found
+
+
+class Observer:
+    """Looks again and again, and remembers since when something is as it is."""
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        slurm: Queue,
+        *,
+        ask: Ask = ask_controllers,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._run_dir = run_dir
+        self._slurm = slurm
+        self._ask = ask
+        self._clock = clock
+        self._plan: tuple[int, Plan] | None = None
+        self._since: dict[tuple[str, str], float] = {}
+
+    def plan_of(self, generation: int) -> Plan:
+        """The plan of a generation. StateError if it is not there."""
+        if self._plan is None or self._plan[0] != generation:
+            plan = records.read_plan(self._run_dir.generation(generation))
+            if plan is None:
+                raise StateError(f"generation {generation} of {self._run_dir.path} holds no plan")
+            self._plan = generation, plan
+        return self._plan[1]
+
+    def look(self) -> World:
+        """The deployment as it is now. StateError if the run directory cannot be read."""
+        desired = self._run_dir.read_desired()
+        if desired is None:
+            raise DeploymentError(
+                f"nobody has said that {self._run_dir.deployment} shall run",
+                remedy="submit it first",
+            )
+        plan = self.plan_of(desired.generation)
+        limits = plan.timeouts
+        world = World(
+            wanted=desired.run,
+            generation=desired.generation,
+            cells=(),
+            poll_s=plan.poll_floor_s,
+            drain_s=limits.drain_s,
+            bring_up_s=limits.nodes_s + limits.stage_s + limits.ready_s + plan.ray.start_timeout_s,
+        )
+        if not desired.run or plan.layout == "local":
+            return dataclasses.replace(world, wanted=False)
+        generation = self._run_dir.generation(desired.generation)
+        submissions = read_turns(generation)
+        submissions = {name: item for name, item in submissions.items() if _has_cell(plan, name)}
+        jobs, error = self._jobs(submissions)
+        heard = self._heard(submissions, jobs)
+        found: dict[str, list[Turn]] = {cell.name: [] for cell in plan.cells}
+        for name, item in submissions.items():
+            turn = self._turn(generation, plan.cell(name), item, jobs, heard.get(name))
+            found[cell_of(name)].append(turn)
+        self._forget(submissions)
+        cells = tuple(
+            CellView(name=name, turns=tuple(sorted(turns, key=lambda turn: turn.number)))
+            for name, turns in found.items()
+            if turns or records.read_marker(generation, name) is None  # else: started by hand
+        )
+        return dataclasses.replace(world, cells=cells, slurm_error=error)
+
+    def _jobs(self, submissions: Mapping[str, Submission]) -> tuple[dict[str, JobInfo], str | None]:
+        """What Slurm knows of the jobs that may live, by their keys; or why it says nothing."""
+        ids = [
+            job_key(item)
+            for item in submissions.values()
+            if item.state == "submitted" and item.job_id
+        ]
+        if not ids:
+            return {}, None
+        try:
+            return self._slurm.jobs(ids), None
+        except (QueryFailed, CommandNotFound) as error:
+            return {}, str(error)
+
+    def _heard(
+        self, submissions: Mapping[str, Submission], jobs: Mapping[str, JobInfo]
+    ) -> Mapping[str, CellState]:
+        """The states of those cells whose controllers answer."""
+        written = {record.cell: record for record in read_records(self._run_dir)}
+        urls = {
+            name: written[name].state_url
+            for name, item in submissions.items()
+            if name in written and _may_answer(item, jobs, written[name])
+        }
+        found = self._ask(urls, read_secret(self._run_dir.internal_key)) if urls else {}
+        return {
+            name: state
+            for name, state in found.items()
+            if state.cell == name and state.job_id == submissions[name].job_id
+        }
+
+    def _turn(
+        self,
+        generation: GenerationDir,
+        cell: CellPlan,
+        item: Submission,
+        jobs: Mapping[str, JobInfo],
+        state: CellState | None,
+    ) -> Turn:
+        name = item.cell
+        job = jobs.get(job_key(item)) if item.state == "submitted" else None
+        known = _job_state(item, job, state)
+        turn = Turn(
+            name=name,
+            number=number_of(name),
+            record=item.state,
+            job=known,
+            created_s=item.created_s,
+            submitted_s=item.submitted_s,
+            started_s=item.started_s,
+            served_s=item.served_s,
+            drain_s=item.drain_s,
+            ended_s=item.ended_s,
+            end=item.end,
+            refusals=item.refusals,
+            message=item.message,
+        )
+        if known == "ended":
+            return dataclasses.replace(
+                turn,
+                ended_s=item.ended_s or (job.end_s if job else None),
+                end=item.end or (job.state if job else None),
+                failure=_text(generation, name),
+            )
+        if item.state != "submitted":
+            return turn
+        if known == "running" and job is not None:
+            turn = dataclasses.replace(
+                turn, started_s=item.started_s or job.start_s, limit_end_s=job.end_s
+            )
+        turn = dataclasses.replace(
+            turn,
+            reason=job.reason if job is not None and known == "pending" else "",
+            notice_s=_notice(generation, cell, turn.limit_end_s),
+        )
+        return self._with_state(turn, cell, state)
+
+    def _with_state(self, turn: Turn, cell: CellPlan, state: CellState | None) -> Turn:
+        """The turn with what its controller says, or with its silence."""
+        came_up = turn.served_s is not None and turn.job == "running"
+        if state is None:
+            self._note(turn, "nodes", False)
+            self._note(turn, "replicas", False)
+            silent_s = self._note(turn, "silent", came_up)
+            return dataclasses.replace(turn, silent_since_s=silent_s)
+        self._note(turn, "silent", False)
+        ready = sum(replica.state == "ready" for replica in state.replicas)
+        # A cell that ends is not as it was, on purpose.
+        counted = came_up and turn.drain_s is None and state.phase != "stopping"
+        few_nodes = counted and _too_few_nodes(cell, state)
+        few = (counted or turn.served_s is None) and ready < _floor(cell)
+        loads = [replica.load for replica in state.replicas]
+        busy = None
+        if loads and all(load is not None for load in loads):
+            busy = sum(load.running + load.waiting for load in loads if load is not None)
+        living = [replica for replica in state.replicas if replica.state != "stopped"]
+        return dataclasses.replace(
+            turn,
+            heard=True,
+            ready=ready,
+            serving=state.phase == "serving",
+            busy=busy,
+            draining=all(replica.state == "draining" for replica in living),
+            stopping=state.phase == "stopping",
+            failure=state.cause if state.phase == "failed" else None,
+            nodes_short_since_s=self._note(turn, "nodes", few_nodes),
+            short_since_s=self._note(turn, "replicas", few),
+        )
+
+    def _note(self, turn: Turn, what: str, is_so: bool) -> float | None:
+        """Since when it is so; None if it is not."""
+        key = turn.name, what
+        if not is_so:
+            self._since.pop(key, None)
+            return None
+        return self._since.setdefault(key, self._clock())
+
+    def _forget(self, submissions: Mapping[str, Submission]) -> None:
+        over = {name for name, item in submissions.items() if item.state != "submitted"}
+        self._since = {
+            key: since_s
+            for key, since_s in self._since.items()
+            if key[0] in submissions and key[0] not in over
+        }
+
+
+def _has_cell(plan: Plan, turn: str) -> bool:
+    return any(cell.name == cell_of(turn) for cell in plan.cells)
+
+
+def _may_answer(item: Submission, jobs: Mapping[str, JobInfo], record: CellRecord) -> bool:
+    """Whether there may be a controller. A job that the controller of Slurm has forgotten is asked
+    too: if it answers, it lives."""
+    if item.state != "submitted" or record.job_id != item.job_id:
+        return False
+    job = jobs.get(job_key(item))
+    return job is None or job.is_running or job.state == states.GONE
+
+
+def _job_state(item: Submission, job: JobInfo | None, state: CellState | None) -> JobState:
+    if item.state == "stopped":
+        return "ended"
+    if item.state != "submitted":
+        return "none"
+    if job is None:
+        return "unknown"
+    if job.state == states.GONE and state is not None and state.phase != "stopping":
+        return "unknown"  # Slurm has lost it, and it serves
+    if job.is_finished:
+        return "ended"
+    if job.is_running:
+        return "running"
+    return "pending" if job.is_pending else "unknown"
+
+
+def _too_few_nodes(cell: CellPlan, state: CellState) -> bool:
+    """Whether fewer worker nodes take part than the cell needs at least."""
+    for part in cell.components:
+        if part.role == "head":
+            continue
+        there = sum(
+            node.state == "joined" for node in state.nodes if node.het_group == part.het_group
+        )
+        if there < part.min_nodes:
+            return True
+    return False
+
+
+def _floor(cell: CellPlan) -> int:
+    """How many replicas a cell holds at least: those of its least number of nodes."""
+    planned = sum(item.count for item in cell.replica_sets)
+    workers = [part for part in cell.components if part.role != "head"]
+    nodes, least = sum(part.nodes for part in workers), sum(part.min_nodes for part in workers)
+    return math.ceil(planned * least / nodes) if nodes else planned
+
+
+def _notice(generation: GenerationDir, cell: CellPlan, limit_end_s: float | None) -> float | None:
+    """When Slurm warned the job. The warning that was asked for before its time limit
+    (``--signal``) tells nothing new, and comes at once to a job that is shorter."""
+    path = generation.notice(cell.name)
+    if not path.exists():
+        return None
+    notice_s = loads(JobNotice, read_text(path), where=str(path)).time_s
+    asked = re.search(r"@(\d+)$", dict(cell.components[0].directives).get("signal") or "")
+    if limit_end_s is None or asked is None:
+        return notice_s
+    expected_s = limit_end_s - float(asked[1]) - _SIGNAL_EARLY_S
+    return notice_s if notice_s < expected_s else None
+
+
+def _text(generation: GenerationDir, turn: str) -> str | None:
+    """Why a cell ended itself."""
+    try:
+        return read_text(generation.failure(turn)).strip() or None
+    except StateError:
+        return None

@@ -1,0 +1,269 @@
+"""The life of a deployment under a supervisor, on a cluster in memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from exaslurm.errors import StateError, SubmitAmbiguous, SubmitRejected
+from exaslurm.slurm.parse import gone
+from exaslurm.submit.records import write_desired
+from exaslurm.supervisor.decide import decide
+from exaslurm.supervisor.model import Close, Submit
+from tests.supervisor.conftest import POLL_S, Site
+
+
+def turns(site: Site) -> dict[str, str]:
+    return {name: item.state for name, item in site.turns().items()}
+
+
+def test_nothing_is_done_while_all_is_well(site: Site) -> None:
+    site.run(200)
+    assert turns(site) == {"c000": "submitted", "c001": "submitted"}
+    assert len(site.cluster.book) == 2
+    item = site.turns()["c000"]
+    assert item.served_s is not None
+    assert item.started_s is not None
+    assert item.served_s - item.started_s == pytest.approx(30, abs=POLL_S)
+    assert site.note() == ""
+
+
+def test_roll_over(site: Site) -> None:
+    """The successor serves before the old one drains, and the old one ends before its time."""
+    site.run(60)
+    fewest = 1
+    for _ in range(60):
+        site.run(POLL_S)
+        fewest = min(fewest, len(site.cluster.serving("c000")))
+    assert fewest == 1
+    old, new = site.only("c000"), site.only("c000.2")
+    assert old.end == "COMPLETED"
+    assert new.submitted_s == pytest.approx(old.start_s + 300, abs=2 * POLL_S)
+    assert turns(site)["c000"] == "stopped"
+    assert [line["cell"] for line in site.history("drain")] == ["c000", "c001"]
+    assert not site.run_dir.record("c000").exists()
+    assert site.run_dir.record("c000.2").exists()
+
+
+def test_roll_over_again_and_again(site: Site) -> None:
+    site.run(60)
+    for _ in range(300):
+        site.run(POLL_S)
+        assert len(site.cluster.serving("c000")) >= 1
+        assert len([j for j in site.cluster.live() if j.turn.startswith("c000")]) <= 2
+    assert site.only("c000.10").end is None
+    assert {job.end for job in site.cluster.book.values()} <= {"COMPLETED", None}
+
+
+def test_a_long_queue_is_met_earlier(site: Site) -> None:
+    """Observed waits count: the next successor is submitted sooner than the floor says."""
+    site.cluster.wait_s = 350.0
+    site.run(1000)
+    second = site.only("c000.2")
+    assert site.only("c000").end == "TIMEOUT"  # nobody knew
+    third = site.only("c000.3")
+    assert third.submitted_s - second.start_s < 150
+    site.run(400)
+    assert second.end == "COMPLETED"
+
+
+def test_requests_in_flight_are_waited_for(site: Site) -> None:
+    site.cluster.up_s = 10.0
+    site.run(60)
+    site.only("c000").busy = 3
+    site.run(380)
+    assert [line["cell"] for line in site.history("stop")] == ["c001", "c000"]
+    old, idle = site.only("c000"), site.only("c001")
+    assert old.stop_s is not None
+    assert idle.stop_s is not None
+    assert old.stop_s >= idle.stop_s + POLL_S  # it had drain_s (30 s) longer
+
+
+def test_cancelled_by_somebody(site: Site) -> None:
+    site.run(100)
+    site.cluster.finish(site.only("c000"), "CANCELLED")
+    site.run(POLL_S)
+    assert turns(site) == {"c000": "stopped", "c000.2": "submitted", "c001": "submitted"}
+    assert not site.run_dir.record("c000").exists()
+    site.run(60)
+    assert [job.turn for job in site.cluster.serving("c000")] == ["c000.2"]
+    (line,) = site.history("submit")[1:]
+    assert line["cell"] == "c000.2"
+    assert "CANCELLED" in line["reason"]
+    assert line["by"].startswith("supervisor ")
+
+
+def test_failing_again_and_again_is_tried_less_and_less_often(site: Site) -> None:
+    site.cluster.up_s = 1e6
+    for _ in range(180):
+        site.run(POLL_S)
+        for job in site.cluster.live():
+            if site.cluster.now_s >= job.start_s:
+                site.cluster.finish(job, "FAILED")
+    mine = [job.submitted_s for job in site.cluster.book.values() if job.turn.startswith("c000")]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(mine)]
+    assert len(mine) < 10
+    assert gaps[0] < 50 < gaps[3] < gaps[4]
+    assert "the next try is at" in site.note()
+    assert "FAILED" in site.note()
+
+
+def test_a_limit_of_submissions(site: Site) -> None:
+    site.run(60)
+    words = "Slurm refused c000.2.sbatch: QOSMaxSubmitJobPerUserLimit"
+    site.cluster.refusals = [SubmitRejected(words) for _ in range(6)]
+    site.run(300)
+    assert turns(site)["c000.2"] == "refused"
+    assert words in site.note()
+    assert "the next try is at" in site.note()
+    tries = len(site.history("submit refused"))
+    assert tries < 7
+    assert site.only("c000").end is None
+    site.run(400)
+    assert len(site.cluster.serving("c000")) == 1
+    assert "c000.3" not in turns(site)  # a refusal takes no number
+
+
+def test_room_for_a_refused_one_is_used_at_once(site: Site) -> None:
+    site.run(60)
+    site.cluster.refusals = [SubmitRejected("AssocMaxSubmitJobLimit") for _ in range(40)]
+    site.run(510)
+    assert site.cluster.serving("c000")
+    site.cluster.refusals.clear()
+    site.run(70)
+    old, new = site.only("c000"), site.only("c000.2")
+    assert old.end == "TIMEOUT"
+    assert old.end_s is not None
+    assert new.submitted_s - old.end_s <= 2 * POLL_S
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_an_unclear_answer_is_looked_up(site: Site, forgets: bool) -> None:
+    site.cluster.forgets = forgets
+    site.run(60)
+    site.cluster.unclear = [SubmitAmbiguous("it is not known"), SubmitAmbiguous("it is not known")]
+    site.run(400)
+    assert site.only("c000.2").end is None
+    assert turns(site) == {
+        "c000": "stopped", "c000.2": "submitted", "c001": "stopped", "c001.2": "submitted"
+    }  # fmt: skip
+    assert len(site.history("submit found")) == 2
+
+
+def test_a_lost_submission_is_made_again_only_when_it_cannot_turn_up(site: Site) -> None:
+    site.run(60)
+    site.cluster.lost = [SubmitAmbiguous("it is not known")]
+    site.run(300)
+    assert "looking for it" in site.note() or "looking for it" in site.note("c001")
+    site.run(200)
+    names = sorted(job.turn for job in site.cluster.book.values())
+    assert names == ["c000", "c000.2", "c001", "c001.2"]
+
+
+def test_silence_is_no_end(site: Site) -> None:
+    site.run(100)
+    site.cluster.silent = True
+    site.run(400)
+    assert len(site.cluster.book) == 2
+    assert turns(site) == {"c000": "submitted", "c001": "submitted"}
+    site.cluster.silent = False
+    site.run(100)
+    assert len(site.cluster.serving("c000")) == 1
+
+
+def test_a_job_that_slurm_lost_and_that_serves_is_left_alone(site: Site) -> None:
+    site.run(100)
+    # Slurm's controller began anew; the cell's own still answers.
+    job, jobs = site.only("c000"), site.cluster.jobs
+    site.cluster.jobs = lambda ids: {**jobs(ids), job.id: gone(job.id)}  # type: ignore[method-assign]
+    site.run(100)
+    assert turns(site)["c000"] == "submitted"
+    assert len(site.cluster.book) == 2
+
+
+def test_what_cannot_be_read_is_not_taken_for_absent(site: Site) -> None:
+    site.run(100)
+    path = site.generation.submission("c000")
+    path.write_text("{")
+    with pytest.raises(StateError):
+        site.supervisor.round()
+    path.unlink()
+    site.generation.submissions.rename(site.generation.path / "elsewhere")
+    with pytest.raises(StateError):
+        site.supervisor.round()
+    assert len(site.cluster.book) == 2
+
+
+def test_too_few_nodes(site: Site) -> None:
+    site.run(100)
+    site.only("c000").ready = 0
+    site.run(50)
+    assert "c000.2" not in turns(site)
+    site.run(30)
+    assert "lost too many nodes" in site.history("submit")[-1]["reason"]
+    site.run(120)
+    assert [job.turn for job in site.cluster.serving("c000")] == ["c000.2"]
+    assert site.only("c000").end is not None
+
+
+def test_a_warning_of_slurm(site: Site) -> None:
+    site.run(100)
+    site.generation.notice("c000").write_text('{"signal":"USR1","time_s":1.0}')
+    site.run(2 * POLL_S)
+    assert "warned" in site.history("submit")[-1]["reason"]
+    assert site.only("c000.2")
+
+
+def test_nothing_after_a_stop(site: Site) -> None:
+
+    site.run(100)
+    write_desired(site.run_dir, run=False, generation=1)
+    site.cluster.finish(site.only("c000"), "CANCELLED")
+    site.run(100)
+    assert not site.supervisor.round().wanted
+    assert len(site.cluster.book) == 2
+
+
+def test_a_stop_between_decision_and_effect(site: Site) -> None:
+
+    site.run(100)
+    site.cluster.finish(site.only("c000"), "CANCELLED")
+    observer, actor = site.supervisor._observer, site.supervisor._actor
+    decision = decide(observer.look(), site.cluster.now_s)
+    assert [type(effect) for effect in decision.effects] == [Close, Submit]
+    write_desired(site.run_dir, run=False, generation=1)
+    for effect in decision.effects:
+        actor.do(effect, site.generation, observer.plan_of(1))
+    assert len(site.cluster.book) == 2
+
+
+def test_two_supervisors_submit_once(site: Site) -> None:
+
+    site.run(100)
+    site.cluster.finish(site.only("c000"), "CANCELLED")
+    first = site.supervisor
+    site.start_supervisor()
+    decisions = [
+        decide(each._observer.look(), site.cluster.now_s) for each in (first, site.supervisor)
+    ]
+    for each, decision in zip((first, site.supervisor), decisions, strict=True):
+        for effect in decision.effects:
+            each._actor.do(effect, site.generation, each._observer.plan_of(1))
+    assert [job.turn for job in site.cluster.live()] == ["c001", "c000.2"]
+    site.run(100)
+    assert len(site.cluster.book) == 3
+
+
+def test_the_warning_before_the_time_limit_tells_nothing_new(site: Site) -> None:
+    """A job that is shorter than its --signal is warned at once."""
+    site.run(100)
+    now_s = site.cluster.now_s
+    end_s = site.only("c000").start_s + 600
+    text = site.generation.script("c000").read_text()
+    asked_s = float(text.split("--signal=B:USR1@")[1].split()[0])
+    notice = site.generation.notice("c000")
+    notice.write_text('{"signal":"USR1","time_s":%f}' % (end_s - asked_s - 30))
+    site.run(2 * POLL_S)
+    assert "c000.2" not in turns(site)
+    assert now_s < end_s - 300
