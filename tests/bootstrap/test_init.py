@@ -224,3 +224,18 @@ def test_a_signal_that_arrives_twice_at_once_is_one(
     process.send_signal(signal.SIGTERM)
     assert process.wait(15) == 0
     assert log.read_text().count("stopping: got SIGTERM") == heard
+
+
+def test_an_environment_without_what_is_needed_is_named(init: InitUnderTest) -> None:
+    process = init.start()
+    until(init.starts)
+    done = subprocess.run(
+        # Without site-packages, as an image that nobody has made ready.
+        [sys.executable, "-S", *process.args[1:]],
+        env={"SLURM_JOB_ID": "8", "TEST_ROOT": str(init.root)},
+        capture_output=True,
+        text=True,
+        timeout=10,
+    )
+    assert done.returncode == 1
+    assert f"({sys.executable}) lacks aiohttp, orjson: " in done.stderr
