@@ -355,13 +355,14 @@ class Init:
 
     def _on_signal(self) -> None:
         for number in self.wakeup.recv(4096):
-            if number in (signal.SIGTERM, signal.SIGINT):
+            # SIGUSR2 is the batch script's word: srun passes that on, and SIGTERM not.
+            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
                 # One signal arrives several times where Slurm tells every process of the step and
                 # a container's runtime passes on what it was told: not yet "do not wait".
                 if time.monotonic() > self.told_at + _SAME_SIGNAL_S:
                     self.told_at = time.monotonic()
                     self.stop(f"got {signal.Signals(number).name}")
-            elif number in (signal.SIGUSR1, signal.SIGUSR2):
+            elif number == signal.SIGUSR1:
                 self._signal_agent(number)
 
     def _on_connect(self) -> None:
