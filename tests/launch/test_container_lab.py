@@ -189,7 +189,7 @@ def test_an_agent_that_is_killed_adopts_the_engines(cell: Cell) -> None:
 
 def test_stop_leaves_nothing(cell: Cell) -> None:
     cell.wait(serves, "serving")
-    by_signal = len(cell.hosts) == 2
+    by_signal = len(cell.hosts) == 2 or cell.lab.profile == "wide"
     if by_signal:
         cell.lab.sh("login", f"scancel --batch --signal=TERM {cell.job}")
     else:
@@ -204,4 +204,4 @@ def test_stop_leaves_nothing(cell: Cell) -> None:
     if by_signal:
         # However often it arrived: Slurm and the runtime may both have passed it on.
         heard = cell.lab.sh("login", "grep -c 'stopping: got SIG' r/logs/c000/*.init.log")
-        assert [line.rpartition(":")[2] for line in heard.split()] == ["1", "1"]
+        assert {line.rpartition(":")[2] for line in heard.split()} == {"1"}
