@@ -93,6 +93,10 @@ def _json(**parts: object) -> bytes:
 
 
 NODE = {"index": 0, "kind": "cpu", "cpus": [0], "mem_mib": 1}
+ENDLESS = (
+    b'<topology><object type="Machine"><object type="NUMANode"/></object>'
+    b'<distances latency_base="1e999"><latency value="1"/></distances></topology>'
+)
 LAUGH = "".join(f'<!ENTITY e{i + 1} "{f"&e{i};" * 10}">' for i in range(9))
 
 
@@ -109,11 +113,7 @@ LAUGH = "".join(f'<!ENTITY e{i + 1} "{f"&e{i};" * 10}">' for i in range(9))
         (_json(drives=[{"name": "d", "size_gib": float("inf")}]), "no finite number"),
         (b'<topology version="9.0"><object type="Machine"/></topology>', "format '9.0'"),
         (b'<topology version="2.0"/>', "no machine"),
-        (
-            b'<topology><object type="Machine"><object type="NUMANode"/></object><distances '
-            + b'latency_base="1e999"><latency value="1"/></distances></topology>',
-            "infinity",
-        ),
+        (ENDLESS, "infinity"),
         (f'<!DOCTYPE t [<!ENTITY e0 "laugh">{LAUGH}]><t>&e9;</t>'.encode(), "neither XML"),
         (b'<!DOCTYPE t [<!ENTITY x SYSTEM "file:///etc/passwd">]><t>&x;</t>', "undefined entity"),
         (b"<a>" * 100_000 + b"</a>" * 100_000, "unknown kind"),
