@@ -51,15 +51,17 @@ class Preflight:
     async def _examined(self) -> NodeChecks:
         host = dataclasses.replace(Host.here(self._settings.environ), name=self._facts.node)
         needs = needs_of(self._settings, self._facts)
+        # Known before the controller stops waiting for nodes.
+        limit_s = min(LIMIT_S, self._settings.plan.timeouts.nodes_s / 2)
         # A thread of its own: what hangs in it must not keep the agent from its files, nor from
         # its end.
         try:
             return await IoThread("preflight").run(
                 lambda: examine(needs, host, topology=self._facts.topology, speed=False),
-                timeout_s=LIMIT_S,
+                timeout_s=limit_s,
             )
         except StateError:
-            return _one(self._facts.node, f"the checks did not end within {LIMIT_S:g} s")
+            return _one(self._facts.node, f"the checks did not end within {limit_s:g} s")
         except Exception:  # a check that nobody foresaw must not keep a good node out
             log.exception("preflight")
             return NodeChecks(host=self._facts.node, checks=())

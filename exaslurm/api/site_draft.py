@@ -29,7 +29,7 @@ def draft_site(
     ``lstopo`` of nodes; on a node of the cluster, it is looked at, too. Raises QueryFailed,
     CommandNotFound, SiteError.
     """
-    from exaslurm.api.topology import load_topology
+    from exaslurm.api.topology import load_topology, this_machine
 
     environ = dict(os.environ if environ is None else environ)
     inventory = take_inventory(slurm or Slurm(environ))
@@ -38,7 +38,7 @@ def draft_site(
         raise SiteError(f"{chosen!r} is no name for a site", remedy="give another one")
     seen: list[NodeTopology] = [load_topology(path) for path in topologies]
     if _is_node(inventory):
-        seen.append(load_topology(None))
+        seen.append(this_machine()[0])
     try:
         return draft(chosen, inventory, seen)
     except ValueError as error:

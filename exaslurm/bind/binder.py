@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
 from exaslurm.bind.conditions import Reasons, barred_notes, locality_notes, why_barred
+from exaslurm.bind.elsewhere import turns
 from exaslurm.bind.gang import joined, parts_of
 from exaslurm.bind.node import NodePlacer, bound, floats, room_of
 from exaslurm.bind.remarks import place_notes
@@ -20,7 +21,7 @@ from exaslurm.core.fabric import narrowed
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.filling import Filling, fill
 from exaslurm.core.gangs import choose_rooms
-from exaslurm.core.placement import Demand, Room, Rooms
+from exaslurm.core.placement import Demand, Room, Rooms, Shard
 from exaslurm.core.plan import CellPlan, Plan
 from exaslurm.errors import BindingMismatch
 
@@ -34,8 +35,14 @@ def replica_ids(cell: CellPlan) -> list[tuple[str, str, str]]:
     return found
 
 
-def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBinding:
-    """Give every replica of the cell its place on the nodes that reported.
+def bind_cell(
+    plan: Plan,
+    cell: CellPlan,
+    nodes: Sequence[NodeFacts],
+    elsewhere: Mapping[Shard, frozenset[str]] | None = None,
+) -> CellBinding:
+    """Give every replica of the cell its place on the nodes that reported. ``elsewhere``: see
+    ``fatal_elsewhere``.
 
     With fewer nodes than planned, replicas that have no room are left out, and ``notes`` says
     which. Raises BindingMismatch, naming nodes and numbers, if all nodes are there and yet do
@@ -49,6 +56,8 @@ def bind_cell(plan: Plan, cell: CellPlan, nodes: Sequence[NodeFacts]) -> CellBin
         [_room(cell, facts, order, barred[facts.node]) for order, facts in enumerate(workers)],
         plan.survival,
         {(item.model, item.shard): item.apart for item in cell.replica_sets},
+        elsewhere,
+        turns(plan, cell),
     )
     wanted = [
         (replica, Demand.of(plan.model(model), shard))

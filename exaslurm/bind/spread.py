@@ -44,6 +44,10 @@ def spread_notes(
     weak = tuple(
         item
         for item in proof.weak
-        if item.replicas > item.limit and (item.thing != "nodes" or planned > item.limit)
+        if item.replicas > item.limit
+        and (
+            item.thing != "nodes"
+            or len(item.lost) < min(planned, plan.weak.get(item.shard, item.limit + 1))
+        )
     )
     return list(Proof(outlived=(), weak=weak, without=()).sentences(name_lost=True))

@@ -26,6 +26,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import importlib.util
 import json
 import os
 import resource
@@ -53,6 +54,8 @@ _RESTART_MIN_S, _RESTART_MAX_S = 0.2, 5.0
 _TERM_S, _KILL_S, _TRACKERS_S = 3.0, 10.0, 1.5
 _SWEEP_AGE_S = 600.0
 _SAME_SIGNAL_S = 1.0
+# Of what agent and controller import, the packages that vLLM's own environment may lack.
+_NEEDED = ("aiohttp", "orjson")
 _OWNER = "node-dir"
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1,
             signal.SIGUSR2)  # fmt: skip
@@ -352,13 +355,14 @@ class Init:
 
     def _on_signal(self) -> None:
         for number in self.wakeup.recv(4096):
-            if number in (signal.SIGTERM, signal.SIGINT):
+            # SIGUSR2 is the batch script's word: srun passes that on, and SIGTERM not.
+            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
                 # One signal arrives several times where Slurm tells every process of the step and
                 # a container's runtime passes on what it was told: not yet "do not wait".
                 if time.monotonic() > self.told_at + _SAME_SIGNAL_S:
                     self.told_at = time.monotonic()
                     self.stop(f"got {signal.Signals(number).name}")
-            elif number in (signal.SIGUSR1, signal.SIGUSR2):
+            elif number == signal.SIGUSR1:
                 self._signal_agent(number)
 
     def _on_connect(self) -> None:
@@ -504,6 +508,18 @@ def make_dirs(plan: Any, options: argparse.Namespace) -> list[str]:
     return made
 
 
+def require_packages() -> None:
+    """End here if agent or controller could not even begin: a virtual environment or an image
+    that lacks something would be started over and over, with the reason in the last place that
+    one looks."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SystemExit(
+            f"exaslurm: the Python of the nodes ({sys.executable}) lacks {', '.join(missing)}: "
+            f"{sys.executable} -m pip install {' '.join(missing)}, in the image if there is one"
+        )
+
+
 def main(argv: list[str]) -> int:
     """Set up, run, remove what was set up."""
     parser = argparse.ArgumentParser(prog="exaslurm.bootstrap.init")
@@ -513,6 +529,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--grace-s", type=float, default=20.0)
     options = parser.parse_args(argv)
     os.umask(0o077)
+    require_packages()
     # RDMA locks the memory that it registers; Slurm may have brought the login node's soft limit.
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from exaslurm.bootstrap import containers
 from exaslurm.bootstrap.allocation import Allocation, check_allocation, read_allocation
 from exaslurm.bootstrap.marker import begin, make_marker
-from exaslurm.bootstrap.step import Step
+from exaslurm.bootstrap.step import STOP, Step
 from exaslurm.core import ports
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.container import SRUN_RUNTIMES
@@ -251,7 +251,9 @@ class Launch:
 
     def _on_terminate(self) -> None:
         self.stopping.set()
-        self._forward(signal.SIGTERM)
+        say("got SIGTERM: telling the tasks to stop")
+        for step in self.steps:
+            step.signal(STOP)
 
     def _on_notice(self) -> None:
         """Slurm warns that the job will end soon (``--signal``): the supervisor is told."""

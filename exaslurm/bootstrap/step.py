@@ -21,6 +21,10 @@ _STARTED = re.compile(r"step created", re.IGNORECASE)
 _TASKS_ENDED = re.compile(r"(\S+): tasks? ([0-9,-]+): (.*)")
 _LAST_LINES = 20
 
+# What tells init to drain and stop. Not SIGTERM, which srun does not pass on: it answers with
+# "forcing job termination" and has every task killed at once (src/srun, _srun_signal_mgr).
+STOP = signal.SIGUSR2
+
 
 class Step:
     """A running ``srun``. ``name`` is what it is called in messages."""
@@ -77,12 +81,11 @@ class Step:
                 self._process.send_signal(number)
 
     async def end(self, *, grace_s: float) -> None:
-        """SIGTERM for the tasks, a second one for srun itself, then SIGKILL."""
-        for number, limit_s in (
-            (signal.SIGTERM, grace_s),
-            (signal.SIGTERM, 5.0),
-            (signal.SIGKILL, 5.0),
-        ):
+        """Tell the tasks to stop; then have srun kill them, then kill srun."""
+        steps = [(signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)]
+        if self.waits_since is None:  # else there are no tasks yet
+            steps.insert(0, (STOP, grace_s))
+        for number, limit_s in steps:
             if self.returncode is not None or self._process is None:
                 break
             self.signal(number)

@@ -13,11 +13,13 @@ import aiohttp
 from aiohttp import web
 
 from exaslurm.bind.binder import bind_cell
+from exaslurm.bind.elsewhere import cells_to_ask, fatal_elsewhere
 from exaslurm.controller.cell import Cell
 from exaslurm.controller.diagnose import why_silent
 from exaslurm.controller.exclude import Exclusions
 from exaslurm.controller.http import Surface
 from exaslurm.controller.keep import Keeper
+from exaslurm.controller.neighbours import read_neighbours
 from exaslurm.controller.peers import PUSH_S, Peers
 from exaslurm.controller.publish import Publisher
 from exaslurm.controller.ray_watch import RayWatch
@@ -26,6 +28,7 @@ from exaslurm.core.cell import AgentReport, CellRecord, DesiredState
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.facts import NodeFacts
+from exaslurm.core.placement import Shard
 from exaslurm.errors import ExaslurmError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.files import read_text
@@ -64,6 +67,7 @@ class Controller:
         self.port = port
         self.files = files
         self.keeper = Keeper(files)
+        self._elsewhere: Mapping[Shard, frozenset[str]] | None = None
         self.exclusions = Exclusions(run_dir.excluded(cell.cell.name))
         self.publisher = Publisher(run_dir, files, self._on_published)
         self.ray_watch = RayWatch(cell, run_dir, environ, self.changed)
@@ -167,7 +171,7 @@ class Controller:
             now = time.monotonic()
             facts = self.cell.wants_binding(now)
             if facts is not None:
-                self._bind(facts)
+                await self._bind(facts)
             self._move(now)
             self.cell.restart_gangs(now)
             self.cell.advance(now)
@@ -181,9 +185,12 @@ class Controller:
             await self._diagnose(now)
             await self._end_if_failed(now)
 
-    def _bind(self, facts: list[NodeFacts]) -> None:
+    async def _bind(self, facts: list[NodeFacts]) -> None:
+        plan, cell = self.cell.plan, self.cell.cell
+        if self._elsewhere is None:
+            self._elsewhere = await self._look_elsewhere()
         try:
-            binding = bind_cell(self.cell.plan, self.cell.cell, facts)
+            binding = bind_cell(plan, cell, facts, self._elsewhere)
         except ExaslurmError as error:
             if self.cell.failure is None:
                 log.error("no place for the replicas: %s", error)
@@ -193,6 +200,21 @@ class Controller:
         self.cell.bind(binding)
         for note in binding.notes:
             log.info("%s", note)
+
+    async def _look_elsewhere(self) -> Mapping[Shard, frozenset[str]]:
+        """What other cells have done with the shards of this one; nothing where that cannot be
+        read in time."""
+        plan, cells = self.cell.plan, cells_to_ask(self.cell.plan, self.cell.cell)
+        if not cells or not self.cell.marker.switches:
+            return {}
+        try:
+            bound = await self.files.run(
+                read_neighbours, self.gen_dir, cells, plan.hash, timeout_s=_FILE_S
+            )
+        except (ExaslurmError, OSError) as error:
+            log.warning("the other cells' places: %s", error)
+            return {}
+        return fatal_elsewhere(bound)
 
     def _move(self, now: float) -> None:
         for move in moves_due(self.cell, now):

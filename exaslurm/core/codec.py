@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -94,13 +95,24 @@ def _build(kind: Any, data: Any, where: str) -> Any:
             raise StateError(f"{where}: expected an object, found {type(data).__name__}")
         item = typing.get_args(kind)[1]
         return {key: _build(item, part, f"{where}.{key}") for key, part in data.items()}
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
+        return _finite(data, where)
     if kind is type(None):
         kind = types.NoneType
     if isinstance(data, kind) and not (isinstance(data, bool) and kind is not bool):
         return data
     raise StateError(f"{where}: expected {kind.__name__}, found {data!r}")
+
+
+def _finite(data: float, where: str) -> float:
+    """JSON has no other numbers, though Python's reader takes ``NaN`` and ``1e999``."""
+    try:
+        value = float(data)
+    except OverflowError:  # an integer beyond it
+        value = math.inf
+    if not math.isfinite(value):
+        raise StateError(f"{where}: {data!r:.40} is no finite number")
+    return value
 
 
 def _build_union(kinds: tuple[Any, ...], data: Any, where: str) -> Any:

@@ -32,9 +32,7 @@ FACTS: Mapping[str, Fact] = MappingProxyType(
         "mem_gib": Fact("number", "Memory that Slurm granted.", "GiB"),
         "node": Fact("text", "Name of the node."),
         "numa": Fact("number", "NUMA nodes with CPUs and memory of their own."),
-        "numa_local": Fact(
-            "flag", "Cores and GPUs of one replica can come from one NUMA node (then they do)."
-        ),
+        "numa_local": Fact("flag", "Cores and GPUs of one replica can come from one NUMA node."),
         "nvme": Fact("flag", "The site's node-local storage is there and can be written to."),
         "rtt_us": Fact("number", "Round trip to the node that leads the cell.", "us"),
         "storage_read_ms": Fact(
@@ -93,11 +91,14 @@ def kind_values(kind: str, *, gpus: int | None) -> dict[str, Value]:
     return found
 
 
-def numa_local(facts: NodeFacts, demand: Demand) -> bool:
-    """Whether one NUMA node has the cores and GPUs of one replica."""
+def numa_local(facts: NodeFacts, demand: Demand) -> bool | None:
+    """Whether one NUMA node has the cores and GPUs of one replica; None if it is not known where
+    the GPUs are."""
     memory_nodes = facts.topology.memory_nodes
     if len(memory_nodes) < 2:
         return True
+    if demand.gpus and any(gpu.numa is None for gpu in facts.gpus):
+        return None
     mine = set(facts.cpus)
     for numa in memory_nodes:
         gpus = sum(gpu.numa == numa.index for gpu in facts.gpus)

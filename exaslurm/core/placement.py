@@ -23,6 +23,7 @@ from exaslurm.core.ports import MAX_ENGINES
 from exaslurm.core.spread import Survival
 
 T = TypeVar("T")
+Shard = tuple[str, str]
 
 UNKNOWN = 1 << 40
 """Room of a node where nobody knows how much it has."""
@@ -122,11 +123,17 @@ class Rooms:
         self,
         rooms: Sequence[Room],
         survival: Survival | None = None,
-        apart: Mapping[tuple[str, str], int | None] | None = None,
+        apart: Mapping[Shard, int | None] | None = None,
+        elsewhere: Mapping[Shard, frozenset[str]] | None = None,
+        turns: Mapping[Shard, int] | None = None,
     ) -> None:
         """``apart``: how many replicas of a shard have to be on different nodes (None, or not in
-        it: as many as ``survival`` asks for)."""
+        it: as many as ``survival`` asks for). ``elsewhere``: the switches that each would end all
+        its replicas in other cells, as far as known; else the cells take ``turns`` with which
+        switch they begin."""
         self._apart = apart or {}
+        self._elsewhere = elsewhere or {}
+        self._turns = turns or {}
         self.rooms = sorted(rooms, key=lambda room: room.order)
         self.survival = survival or Survival()
         self.on_switch: Counter[str | None] = Counter()
@@ -134,9 +141,15 @@ class Rooms:
         # A switch above all of them ends the cell, wherever its replicas are.
         above_all = frozenset.intersection(*(room.switches for room in rooms)) if rooms else None
         self._below = {room.name: room.switches - (above_all or set()) for room in self.rooms}
-        self._stands: dict[tuple[str, str], list[Room]] = {}
+        self._stands: dict[Shard, list[Room]] = {}
         # Of each shard, the switches that each would end all its replicas.
-        self._fatal: dict[tuple[str, str], frozenset[str]] = {}
+        self._fatal: dict[Shard, frozenset[str]] = dict(self._elsewhere)
+        below_how_many = Counter(name for below in self._below.values() for name in below)
+        self._top = {
+            name: max(below, key=lambda switch: (below_how_many[switch], switch), default="")
+            for name, below in self._below.items()
+        }
+        self._tops = sorted(set(self._top.values()))
         for room in self.rooms:
             self.on_switch[room.switch] += room.replicas
             self.replicas += room.replicas
@@ -167,7 +180,8 @@ class Rooms:
             )
             if apart:
                 near = self._nearness(room, mine, shared)
-                key = (near, room.of_shard[shard], -room.spare(demand), *key)
+                turn = 0 if mine or shard in self._elsewhere else self._turn(shard, room)
+                key = (near, room.of_shard[shard], turn, -room.spare(demand), *key)
             if best_key is None or key < best_key:
                 best, best_key = room, key
         return best
@@ -190,13 +204,14 @@ class Rooms:
         too many that each would end all of it. ``(0, 0)``: nothing."""
         nodes = len({room.name for room in stands})
         lacks = min(self.apart(demand), len(stands)) - nodes
-        return max(0, lacks), len(self._shared(stands)) if len(stands) > 1 else 0
+        alone = len(stands) < 2 and (demand.model, demand.shard) not in self._elsewhere
+        return max(0, lacks), 0 if alone else len(self._shared(demand, stands))
 
     def helps(self, demand: Demand, stands: Sequence[Room], room: Room) -> bool:
         """Whether one of the replicas on ``stands`` may be better on ``room``."""
         if room not in stands and self.weakness(demand, stands)[0]:
             return True
-        shared = self._shared(stands)
+        shared = self._shared(demand, stands)
         return bool(shared) and not shared <= self._below[room.name]
 
     def exchange(self, one: tuple[Room, Demand], other: tuple[Room, Demand]) -> None:
@@ -207,21 +222,26 @@ class Rooms:
             new.of_shard[shard] += 1
             stands = [room for room in self._stands[shard] if room.of_shard[shard]]
             self._stands[shard] = stands if new in stands else [*stands, new]
-            self._fatal[shard] = self._shared(self._stands[shard])
+            self._fatal[shard] = self._shared(demand, self._stands[shard])
 
-    def _stand(self, shard: tuple[str, str], room: Room) -> None:
-        mine = self._stands.setdefault(shard, [])
-        mine.append(room)
+    def _stand(self, shard: Shard, room: Room) -> None:
+        self._stands.setdefault(shard, []).append(room)
         if self.survival.switches:
-            before = self._fatal.get(shard) if len(mine) > 1 else None
             below = self._below[room.name]
-            self._fatal[shard] = below if before is None else before & below
+            self._fatal[shard] = self._fatal.get(shard, below) & below
 
-    def _shared(self, mine: Sequence[Room]) -> frozenset[str]:
-        """Switches that each would end all replicas of a shard."""
+    def _turn(self, shard: Shard, room: Room) -> int:
+        """0 for nodes below the switch that this cell begins with."""
+        first = self._tops[self._turns.get(shard, 0) % len(self._tops)]
+        return int(self._top[room.name] != first)
+
+    def _shared(self, demand: Demand, mine: Sequence[Room]) -> frozenset[str]:
+        """Switches that each would end all replicas of the shard, with its replicas here on
+        ``mine``."""
         if not mine or not self.survival.switches:
             return frozenset()
-        return frozenset.intersection(*(self._below[room.name] for room in mine))
+        shared = frozenset.intersection(*(self._below[room.name] for room in mine))
+        return shared & self._elsewhere.get((demand.model, demand.shard), shared)
 
     def _nearness(self, room: Room, mine: Sequence[Room], shared: frozenset[str]) -> int:
         """How little it would help against the loss of switches to place the next one here."""

@@ -243,7 +243,8 @@ class Plan:
     """A whole deployment. ``hash`` is the content hash of everything else. ``switches`` are the
     site's, where it names them: switch to the nodes or switches below it, as a hostlist. ``spread``
     and ``notes`` are sentences for the user: which losses every shard outlives; where a default
-    came from, what of the spec has no effect."""
+    came from, what of the spec has no effect. ``weak`` are the shards (``model:shard``) that the
+    loss of so many nodes may end, though ``survival`` says that it should not."""
 
     schema: Literal["exaslurm/plan/1"] = PLAN_SCHEMA
     hash: str = ""
@@ -262,6 +263,7 @@ class Plan:
     survival: Survival = field(default_factory=Survival)
     switches: Mapping[str, str] = field(default_factory=dict)
     spread: tuple[str, ...] = ()
+    weak: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def sealed(self) -> Plan:

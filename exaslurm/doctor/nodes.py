@@ -26,7 +26,7 @@ from exaslurm.rundir import state_root
 from exaslurm.site.model import NodeKind, Site
 from exaslurm.slurm import environ as environments
 from exaslurm.slurm.client import Slurm
-from exaslurm.slurm.types import JobInfo
+from exaslurm.slurm.types import ComponentInfo, JobInfo
 from exaslurm.util.files import make_private_dir
 
 Talk = Callable[[str], None]
@@ -133,34 +133,27 @@ def in_job(
 def in_allocation(
     site: Site,
     job: JobInfo,
+    component: ComponentInfo,
     needs: NodeNeeds,
     *,
     environ: Mapping[str, str],
     python: str,
     talk: Talk,
 ) -> list[NodeChecks]:
-    """Examine all nodes of a running job, in a step of each of its components that shares their
-    resources with what runs there."""
+    """Examine the nodes of a component of a running job, in a step that shares their resources
+    with what runs there."""
     from submitit.core.utils import DelayedSubmission, JobPaths
 
-    found: list[NodeChecks] = []
-    for component in job.components:
-        if not component.nodes:
-            continue
-        with workplace(site, environ) as place:
-            ident = component.id.partition("+")[0]
-            submission = DelayedSubmission(task.run, dumps(needs), str(place))
-            submission.set_timeout(JOB_MINUTES, 0)
-            submission.dump(JobPaths(place, job_id=ident).submitted_pickle)
-            talk(f"a step of job {component.id} looks at {len(component.nodes)} node(s)")
-            group = component.offset if len(job.components) > 1 else None
-            said = _step(ident, group, component.nodes, place, python, environ, site)
-            paths = [
-                JobPaths(place, job_id=ident, task_id=index)
-                for index in range(len(component.nodes))
-            ]
-            found += _results(paths, component.nodes, said)
-    return found
+    nodes = component.nodes
+    group = component.offset if len(job.components) > 1 else None
+    with workplace(site, environ) as place:
+        submission = DelayedSubmission(task.run, dumps(needs), str(place))
+        submission.set_timeout(JOB_MINUTES, 0)
+        submission.dump(JobPaths(place, job_id=job.id).submitted_pickle)
+        talk(f"a step of job {component.id} looks at {len(nodes)} node(s)")
+        said = _step(job.id, group, nodes, place, python, environ, site)
+        paths = [JobPaths(place, job_id=job.id, task_id=index) for index in range(len(nodes))]
+        return _results(paths, nodes, said)
 
 
 def _step(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from exaslurm.doctor import nodes
@@ -22,10 +22,10 @@ Talk = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """What to look at besides this host: a job of our own, running jobs, or (then alone) recorded
-    trees."""
+    trees. ``jobs`` maps their ids to the kinds of node of their components, where known."""
 
     where: nodes.Where | None = None
-    jobs: tuple[str, ...] = ()
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     roots: tuple[Path, ...] = ()
     timeout_s: float = 900.0
 
@@ -67,15 +67,19 @@ def examine(
                 environ=environ, python=chosen, timeout_s=question.timeout_s, talk=talk,
             )  # fmt: skip
             return [*found, *compared(seen)]
-        slurm = Slurm(environ)
-        jobs = slurm.jobs(question.jobs)
-        for ident, job in jobs.items():
+        for ident, job in Slurm(environ).jobs(list(question.jobs)).items():
             if not job.is_running:
                 raise SlurmError(
                     f"job {ident} does not run ({job.state})",
                     remedy="give a job that runs, or --partition",
                 )
-            found += compared(
-                nodes.in_allocation(site, job, needs, environ=environ, python=chosen, talk=talk)
-            )
+            kinds = question.jobs[ident]
+            for component in job.components:
+                name = kinds[component.offset] if component.offset < len(kinds) else ""
+                own = needs_of(site, environ, site.node_kinds.get(name))
+                seen = nodes.in_allocation(
+                    site, job, component, dataclasses.replace(own, witness=witness),
+                    environ=environ, python=chosen, talk=talk,
+                )  # fmt: skip
+                found += compared(seen)
     return found

@@ -116,7 +116,8 @@ def check_job_age(config: Mapping[str, str]) -> Check:
     if found is None:
         return skipped(name, "not known")
     age_s = int(found[1])
-    has_accounting = not config.get("AccountingStorageType", "").endswith("none")
+    # accounting_storage/none until 23.11, (null) since.
+    has_accounting = config.get("AccountingStorageType", "").endswith("slurmdbd")
     if 0 < age_s < SHORT_JOB_AGE_S and not has_accounting:
         return warned(
             name,

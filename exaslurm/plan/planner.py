@@ -73,7 +73,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         survival=survival,
     )
     filled = spread(spec, models, ground, findings)
-    sentences = check_spread(spec, filled, survival, layout, findings)
+    proof = check_spread(spec, filled, survival, layout, findings)
     # Without Slurm, what its variables say must not make another plan of the same spec.
     defaults = {} if layout == "local" else context.environ_defaults
     options = job_options(spec, site, defaults, findings)
@@ -116,7 +116,8 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         poll_floor_s=site.slurm.poll_floor_s,
         survival=survival,
         switches=dict(site.switches),
-        spread=sentences,
+        spread=proof.sentences(),
+        weak={weak.shard: len(weak.lost) for weak in proof.weak if weak.thing == "nodes"},
         notes=tuple(findings.notes),
     ).sealed()
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from exaslurm.core.plan import Layout
-from exaslurm.core.spread import Survival, Thing, prove
+from exaslurm.core.spread import Proof, Survival, Thing, prove
 from exaslurm.plan.context import Findings
 from exaslurm.plan.spread import FilledCell
 from exaslurm.spec.model import Spec
@@ -37,14 +37,14 @@ def check_spread(
     survival: Survival,
     layout: Layout,
     findings: Findings,
-) -> tuple[str, ...]:
-    """What is proved and what is not, in sentences; what was demanded and cannot be is refused.
+) -> Proof:
+    """What is proved and what is not; what was demanded and cannot be is refused.
 
     Nodes and cells are proved here: the binder places replicas by the same rule. Switches are
     known when Slurm has granted nodes; here only the number of replicas can be wrong.
     """
     if layout == "local" and not survival.demanded:
-        return ()  # one machine: nothing could be done
+        return Proof(outlived=(), weak=(), without=())  # one machine: nothing could be done
     standings = [standing for cell in cells for standing in cell.standings]
     proof = prove(
         standings,
@@ -62,7 +62,7 @@ def check_spread(
         findings.add(spec.problem("survive.cells", text))
     if "switches" in survival.demanded:
         _check_switches(spec, cells, survival, findings)
-    return proof.sentences()
+    return proof
 
 
 def _check_switches(

@@ -46,10 +46,11 @@ _SHARE_COST = 0.05  # of a prompt's worth of work beyond the mean
 _STRANGER_COST = 0.5  # of a replica that the hash does not name: others would not find it
 _NEXT_HOME_COST = 0.25
 
-# A replica that has the whole prompt gets it at once if its load is about the mean, and so is what
-# it was given so far: no other could be cheaper.
+# A replica that has the whole prompt gets it at once if its load is about the mean, and what it was
+# given beyond its share costs less than the prompt would elsewhere: hardly another could be
+# cheaper. Of one that is idle nobody asks what the mean is: among thousands, what was not looked at
+# of late is far away in memory.
 _IDLE_SLACK = 1.0
-_FAIR_SHARE = 1.1
 _HORIZON = 200.0  # prompts per replica after which its account has faded to 1/e
 _SMOOTHING = 1 / 16
 _LONGEST_WALK = 32  # points of the ring
@@ -91,6 +92,7 @@ class Affinity(Generic[L]):
         self._growth = 1.0  # of the unit, per prompt
         self._work = 0.0
         self._found: Found[_Engine[L]] | None = None  # of the prompt chosen for last
+        self._last: _Engine[L] | None = None  # that one was chosen for its whole prompt
 
     @property
     def entries(self) -> int:
@@ -144,20 +146,24 @@ class Affinity(Generic[L]):
         """
         if not keys or not self._engines:
             return None
-        owner: Any = self._prefixes.last(keys[-1])
-        if owner.__class__ is _Engine:
-            # The whole prompt is known, to one replica: the usual case of what is asked again.
+        owner = self._owner(self._prefixes.last(keys[-1]), rng)
+        if owner is not None:
+            # The whole prompt is known: the usual case of what is asked again.
             home: Any = owner.target
+            over = owner.work - self._work / len(self._engines)
             if (
                 home in usable
                 and home not in tried
-                and home.outstanding + home.penalty <= self._mean_load + _IDLE_SLACK
-                and owner.work * len(self._engines) <= self._work * _FAIR_SHARE
+                and over * _SHARE_COST <= self._extents[len(keys)] * self._unit
                 and (fits is None or fits(home))
             ):
-                self._found = None
-                self._sample(usable, rng)
-                return home  # type: ignore[no-any-return]
+                load = home.outstanding + home.penalty
+                if load > _IDLE_SLACK:
+                    self._sample(usable, rng)
+                if load <= self._mean_load + _IDLE_SLACK:
+                    self._found = None
+                    self._last = owner
+                    return home  # type: ignore[no-any-return]
         self._found = found = self._prefixes.find(keys)
         _, known, entry, common = found
         count = len(keys)
@@ -222,6 +228,18 @@ class Affinity(Generic[L]):
                 return target
         return None
 
+    @staticmethod
+    def _owner(
+        entry: _Engine[L] | Shared[_Engine[L]] | None, rng: random.Random
+    ) -> _Engine[L] | None:
+        """One of those that have the beginning of this entry: of two the one given less."""
+        if not isinstance(entry, Shared):
+            return entry
+        if entry.owners is None:
+            return None
+        two = _two(entry.owners, rng)
+        return two[0] if two[0].work <= two[-1].work else two[-1]
+
     def _sample(self, usable: Container[L], rng: random.Random) -> int:
         """A random place on the ring; the load there is one more estimate of the mean."""
         items = self._ring.items
@@ -248,10 +266,13 @@ class Affinity(Generic[L]):
 
     def sent(self, keys: Sequence[int], target: L) -> None:
         """A prompt of the blocks ``keys`` goes to ``target``, chosen here or elsewhere."""
-        engine = self._engines.get(target)
+        engine = self._last
+        if engine is None or engine.target is not target:
+            engine = self._engines.get(target)
         if not keys or engine is None:
             return
-        if self._prefixes.last(keys[-1]) is engine:
+        last = self._prefixes.last(keys[-1])
+        if last is engine or (last is not None and _has(last, engine)):
             self._charge(engine, len(keys), len(keys))  # it has all of it, and that is known
             return
         found, self._found = self._found, None

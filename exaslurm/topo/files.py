@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+# The kernel can be built for 8192 CPUs; a list that goes much further is no list of CPUs, and would
+# fill the memory.
+_MOST_CPUS = 1 << 16
 
 
 def read(path: Path) -> str | None:
@@ -17,19 +21,28 @@ def read(path: Path) -> str | None:
         return None
 
 
+def exists(path: Path) -> bool:
+    """Whether it can be seen: what this user may not look into is not there for it (of
+    ``Path.exists`` that is an error)."""
+    return os.path.exists(path)
+
+
 def read_int(path: Path) -> int | None:
     """A file's decimal number; None where there is none or it is negative (the kernel's
     "unknown")."""
     text = read(path)
-    return int(text) if text is not None and text.isdigit() else None
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
 def cpu_list(text: str) -> tuple[int, ...]:
-    """``0-3,8,10-11`` as numbers (the kernel's list format)."""
+    """``0-3,8,10-11`` as numbers (the kernel's list format). Raises ValueError where it is none."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
-        found.extend(range(int(first), int(last or first) + 1))
+        end = int(last or first)
+        if end >= _MOST_CPUS:
+            raise ValueError(f"{part!r} is no list of CPUs")
+        found.extend(range(int(first), end + 1))
     return tuple(found)
 
 
@@ -86,7 +99,8 @@ def pci_of(path: Path) -> tuple[str | None, tuple[str, ...]]:
     """(PCI address of the device that a path in /sys leads to, the bridges above it from the root
     down)."""
     parts = [
-        part for part in path.resolve().parts
+        # os.path.realpath: to Path.resolve a link to itself is an error.
+        part for part in Path(os.path.realpath(path)).parts
         if PCI_ADDRESS.fullmatch(part) or PCI_ROOT.fullmatch(part)
     ]  # fmt: skip
     last = max((i for i, part in enumerate(parts) if PCI_ADDRESS.fullmatch(part)), default=None)

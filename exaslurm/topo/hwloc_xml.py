@@ -19,6 +19,8 @@ from exaslurm.errors import UserError
 from exaslurm.topo.files import cpu_mask, short_pci
 from exaslurm.topo.hwloc_io import PciDevice, devices, links, pci_device
 
+_VERSIONS = ("1", "2", "3")
+_REMEDY = "write one with: lstopo --of xml FILE"
 _OLD_TYPES = {"Socket": "Package"}
 
 
@@ -33,7 +35,7 @@ class _Found:
     pci: list[PciDevice] = field(default_factory=list)
 
 
-def read_hwloc(text: str, *, where: str) -> NodeTopology:
+def read_hwloc(text: str | bytes, *, where: str) -> NodeTopology:
     """Topology of an export. Raises UserError where the text is not one."""
     try:
         root = ElementTree.fromstring(text)
@@ -41,18 +43,22 @@ def read_hwloc(text: str, *, where: str) -> NodeTopology:
         raise UserError(f"{where}: not XML: {error}") from error
     machine = root.find("object")
     if root.tag != "topology" or machine is None:
+        why = f"its root is <{root.tag}>" if root.tag != "topology" else "it has no machine"
+        raise UserError(f"{where}: not an hwloc topology ({why})", remedy=_REMEDY)
+    version = root.get("version", "1")  # 1.x wrote none
+    if version.partition(".")[0] not in _VERSIONS:
         raise UserError(
-            f"{where}: not an hwloc topology (its root is <{root.tag}>)",
-            remedy="write one with: lstopo --of xml FILE",
+            f"{where}: hwloc's format {version!r}; {', '.join(_VERSIONS)} can be read",
+            remedy=_REMEDY,
         )
-    found = _Found(bits=root.get("version", "1").startswith("3"))
+    found = _Found(bits=version.startswith("3"))
     _walk(machine, found, _cpus(machine), ())
     numa = _numa(found, root)
     info = {**_infos(machine), **_infos(root)}
     gpus, hcas, drives, places = devices(found.pci, numa, _gpu_memory(found))
     return NodeTopology(
         host=info.get("HostName", "") or Path(where).stem,
-        sources=(f"hwloc {root.get('version', '1')} XML {where}",),
+        sources=(f"hwloc {version} XML {where}",),
         arch=info.get("Architecture", ""),
         cores=_cores(found, numa),
         numa=numa,

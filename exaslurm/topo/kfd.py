@@ -20,7 +20,7 @@ def properties(path: Path) -> dict[str, int]:
     found = {}
     for line in (read(path) or "").splitlines():
         name, _, value = line.partition(" ")
-        if value.strip().isdigit():
+        if value.isascii() and value.strip().isdigit():
             found[name] = int(value)
     return found
 

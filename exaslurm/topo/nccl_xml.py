@@ -43,7 +43,7 @@ class _Place:
     kind: str
 
 
-def read_nccl(text: str, *, where: str) -> NodeTopology:
+def read_nccl(text: str | bytes, *, where: str) -> NodeTopology:
     """Topology of a dump. Raises UserError where the text is not one."""
     try:
         root = ElementTree.fromstring(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,9 +13,12 @@ from exaslurm.core.topology import NodeTopology
 from exaslurm.errors import StateError, UserError
 from exaslurm.topo.hwloc_xml import read_hwloc
 from exaslurm.topo.nccl_xml import read_nccl
+from exaslurm.topo.sound import sound
 from exaslurm.topo.sysfs import read_root, read_sysfs
 
 TOPOLOGY_SCHEMA = "exaslurm/topology/1"
+
+_MOST_BYTES = 64 << 20  # the largest exports have a tenth of it
 
 _KINDS = (
     "it has to be an XML file of lstopo or of NCCL (RCCL), the output of `exaslurm topo --json`, "
@@ -24,30 +29,40 @@ _KINDS = (
 def read_any(path: Path) -> NodeTopology:
     """Raises UserError where the path is none of these."""
     try:
-        return _read(path)
-    except (ValueError, RecursionError) as error:  # a number that is none, endless nesting
-        raise UserError(f"{path}: {error}", remedy=_KINDS) from error
+        return sound(_read(path))
+    except (ValueError, ArithmeticError, RecursionError) as error:  # endless nesting too
+        raise UserError(f"{path}: {_reason(error)}", remedy=_KINDS) from None
+
+
+def _reason(error: Exception) -> str:
+    """Of Python's own words for what is no number, the value."""
+    said = str(error)
+    match = re.match(r"(?:invalid literal for|could not convert) .*?: ('.*')$", said)
+    return f"{match.group(1)} stands where a number has to" if match else said
 
 
 def _read(path: Path) -> NodeTopology:
     if path.is_dir():
         return _tree(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}", remedy=_KINDS) from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file", remedy=_KINDS) from error
-    if text.lstrip().startswith("{"):
-        return _json(text, path)
+    if len(data) > _MOST_BYTES:
+        raise UserError(
+            f"{path}: larger than {_MOST_BYTES >> 20} MiB, and so no topology", remedy=_KINDS
+        )
+    if data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
+        return _json(data, path)
     try:
-        root = ElementTree.fromstring(text).tag
+        root = ElementTree.fromstring(data).tag  # its encoding is what it says itself
     except ElementTree.ParseError as error:
         raise UserError(f"{path}: neither XML nor JSON: {error}", remedy=_KINDS) from error
     if root == "topology":
-        return read_hwloc(text, where=str(path))
+        return read_hwloc(data, where=str(path))
     if root == "system":
-        return read_nccl(text, where=str(path))
+        return read_nccl(data, where=str(path))
     raise UserError(f"{path}: XML of an unknown kind (<{root}>)", remedy=_KINDS)
 
 
@@ -63,9 +78,9 @@ def _tree(path: Path) -> NodeTopology:
     raise UserError(f"{path}: no tree of a machine's /sys", remedy=_KINDS)
 
 
-def _json(text: str, path: Path) -> NodeTopology:
+def _json(text: bytes, path: Path) -> NodeTopology:
     try:
-        data = json.loads(text)
+        data = json.loads(text.removeprefix(codecs.BOM_UTF8))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON: {error}", remedy=_KINDS) from error
     if data.get("schema") != TOPOLOGY_SCHEMA:

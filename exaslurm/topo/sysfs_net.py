@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from exaslurm.core.topology import Fabric, Hca, HcaPort, NumaNode
-from exaslurm.topo.files import cpus_of, natural, number, pci_of, read, read_int
+from exaslurm.topo.files import cpus_of, exists, natural, number, pci_of, read, read_int
 from exaslurm.topo.sysfs_pci import near_node
 
 
@@ -77,7 +77,7 @@ def _cassinis(sys: Path) -> list[Path]:
 
 def _physical(folder: Path, pattern: str) -> list[Path]:
     """Without the virtual functions of this machine's guests and containers."""
-    return [path for path in sorted(folder.glob(pattern)) if not (path / "device/physfn").exists()]
+    return [path for path in sorted(folder.glob(pattern)) if not exists(path / "device/physfn")]
 
 
 def _slingshot(device: Path, sys: Path, numa: Sequence[NumaNode]) -> Hca:
@@ -132,8 +132,8 @@ def _ethernet_port(interface: Path, *, number: int) -> HcaPort:
 def _is_hardware(interface: Path) -> bool:
     """A physical interface, not a bridge, a VLAN, a container's end or a virtual function."""
     device = interface / "device"
-    real = pci_of(interface)[0] is not None or device.exists()  # not on PCI: guests of Hyper-V
-    return real and not (device / "physfn").exists()
+    real = pci_of(interface)[0] is not None or exists(device)  # not on PCI: guests of Hyper-V
+    return real and not exists(device / "physfn")
 
 
 def _interfaces(sys: Path, device: Path, pci: str | None) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def _locality(
     device: Path, pci: str | None, sys: Path, numa: Sequence[NumaNode]
 ) -> tuple[int | None, tuple[int, ...]]:
     place = sys / "bus/pci/devices" / pci if pci is not None else device
-    if not place.exists():
+    if not exists(place):
         place = device
     cpus = cpus_of(place, "local_cpu") or cpus_of(place, "local_cpus")
     return near_node(read_int(place / "numa_node"), cpus, numa), cpus

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from exaslurm.core.topology import Drive, Gpu, NumaNode, Vendor
-from exaslurm.topo.files import cpus_of, pci_of, read, read_int
+from exaslurm.topo.files import cpus_of, exists, pci_of, read, read_int
 
 _VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 # VGA, 3D controller, other display, processing accelerator.
@@ -56,12 +57,12 @@ def pci_gpus(sys: Path, proc: Path, memory: Memory) -> tuple[Gpu, ...]:
 def _vendor(device: Path, proc: Path) -> Vendor | None:
     """Of an accelerator; None for anything else, a server's own display included."""
     kind = (read(device / "class") or "")[:6]
-    if kind not in _CLASSES or (device / "physfn").exists():
+    if kind not in _CLASSES or exists(device / "physfn"):
         return None  # physfn: a virtual function, for guests of this machine
-    if (proc / "driver/nvidia/gpus" / device.name).is_dir():
+    if exists(proc / "driver/nvidia/gpus" / device.name):
         return "nvidia"
     vendor = _VENDORS.get(read(device / "vendor") or "")
-    driver = (device / "driver").resolve().name if (device / "driver").exists() else ""
+    driver = Path(os.path.realpath(device / "driver")).name if exists(device / "driver") else ""
     if vendor == "nvidia" or driver in _DRIVERS:
         # An integrated Intel GPU sits on the root bus and serves no model.
         return None if vendor == "intel" and device.name == "0000:00:02.0" else vendor
@@ -109,7 +110,7 @@ def drives(sys: Path) -> tuple[Drive, ...]:
     found = []
     for block in sorted((sys / "class/block").glob("nvme*n[0-9]*")):
         # nvme0n1p1 is a partition; nvme0c0n1 a path of a multipath drive.
-        if (block / "partition").exists() or "c" in block.name.removeprefix("nvme"):
+        if exists(block / "partition") or "c" in block.name.removeprefix("nvme"):
             continue
         pci, _ = pci_of(block)
         sectors = read_int(block / "size")

@@ -65,7 +65,9 @@ def _cores(domain: Domain, replicas: Sequence[PlacedReplica]) -> Node:
     cores = domain.cores
     cpus = {cpu for core in cores for cpu in core.cpus}
     threads = max(len(core.cpus) for core in cores)
-    text = f"{len(cores)} cores" + (f" of {threads} threads" if threads > 1 else "")
+    text = f"{len(cores)} core{'s' if len(cores) != 1 else ''}" + (
+        f" of {threads} threads" if threads > 1 else ""
+    )
     used: list[Node] = []
     for replica in replicas:
         mine = tuple(sorted(cpus & set(replica.cpus)))

@@ -21,7 +21,7 @@ def examples(number: int) -> int:
     return int(os.environ.get("EXASLURM_EXAMPLES") or number)
 
 
-@settings(deadline=None, max_examples=examples(150))
+@settings(deadline=None, max_examples=examples(300))
 @given(data=st.data())
 def test_never_worse_than_brute_force(data: st.DataObject) -> None:
     topology = data.draw(topologies(numa=3, gpus=4, hcas=3, cores=3))
@@ -44,7 +44,7 @@ def test_never_worse_than_brute_force(data: st.DataObject) -> None:
 
 # A large node is no clearer when it is a little smaller, and takes minutes to become so.
 @settings(
-    deadline=None, max_examples=examples(60), phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    deadline=None, max_examples=examples(40), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
 @given(data=st.data())
 def test_any_node(data: st.DataObject) -> None:

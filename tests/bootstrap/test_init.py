@@ -207,9 +207,10 @@ def test_a_too_long_directory_is_refused_with_the_remedy(init: InitUnderTest) ->
     assert list(long.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 @pytest.mark.parametrize(("pause_s", "heard"), [(0.1, 1), (1.2, 2)])
 def test_a_signal_that_arrives_twice_at_once_is_one(
-    init: InitUnderTest, pause_s: float, heard: int
+    init: InitUnderTest, pause_s: float, heard: int, number: signal.Signals
 ) -> None:
     """Slurm tells every process of a step, and a container's runtime passes on what it is told;
     the second word means not to wait any longer."""
@@ -218,9 +219,24 @@ def test_a_signal_that_arrives_twice_at_once_is_one(
     with log.open("wb") as file:
         process = init.start(stderr=file)
     until(init.starts)
-    process.send_signal(signal.SIGTERM)
-    until(lambda: "stopping: got SIGTERM" in log.read_text())
+    process.send_signal(number)
+    until(lambda: f"stopping: got {number.name}" in log.read_text())
     time.sleep(pause_s)
     process.send_signal(signal.SIGTERM)
     assert process.wait(15) == 0
-    assert log.read_text().count("stopping: got SIGTERM") == heard
+    assert log.read_text().count("stopping: got SIG") == heard
+
+
+def test_an_environment_without_what_is_needed_is_named(init: InitUnderTest) -> None:
+    process = init.start()
+    until(init.starts)
+    done = subprocess.run(
+        # Without site-packages, as an image that nobody has made ready.
+        [sys.executable, "-S", *process.args[1:]],
+        env={"SLURM_JOB_ID": "8", "TEST_ROOT": str(init.root)},
+        capture_output=True,
+        text=True,
+        timeout=10,
+    )
+    assert done.returncode == 1
+    assert f"({sys.executable}) lacks aiohttp, orjson: " in done.stderr

@@ -109,3 +109,9 @@ def test_not_a_number_is_never_written() -> None:
 def test_defaults_may_be_absent() -> None:
     state = loads(DesiredState, json.dumps({"version": 1, "ray": None, "engines": []}), where="it")
     assert state.stop is False
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "-Infinity", "1" + "0" * 400])
+def test_numbers_that_json_has_not(number: str) -> None:
+    with pytest.raises(StateError, match="no finite number"):
+        loads(Inner, f'{{"colour": "red", "ratio": {number}}}', where="x")

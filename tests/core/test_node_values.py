@@ -102,6 +102,15 @@ def test_numa_local(gpus: int, cores: int, local: bool) -> None:
     assert numa_local(NODE, demand(gpus=gpus, cores=cores)) is local
 
 
+def test_gpus_that_may_be_anywhere() -> None:
+    lost = dataclasses.replace(
+        NODE, gpus=tuple(dataclasses.replace(gpu, numa=None) for gpu in NODE.gpus)
+    )
+    assert numa_local(lost, demand(gpus=1)) is None
+    assert numa_local(lost, demand(gpus=0)) is True
+    assert "numa_local" not in node_values(lost, demand(gpus=1))
+
+
 def test_before_there_are_nodes() -> None:
     (condition,) = conditions(["kind == gpu and ib_gbps >= 100 and gpus >= 1"])
     assert condition.verdict(kind_values("gpu", gpus=4)) is None

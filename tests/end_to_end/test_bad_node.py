@@ -30,4 +30,5 @@ def lab() -> Iterator[Lab]:
 
 def test_a_cell_of_four_comes_up_on_three(lab: Lab, line: Proof) -> None:
     line_07.check(line, lab)
+    line_07.never_started(line, lab)
     assert line.wrong == []

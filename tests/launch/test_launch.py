@@ -54,7 +54,7 @@ def listen(port_file: str) -> str:
     return f"""
     base=$(echo "$@" | sed 's/.*--port-base \\([0-9]*\\).*/\\1/')
     exec {sys.executable} -c 'import socket, sys, signal, pathlib
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))
     s = socket.create_server(("127.0.0.1", int(sys.argv[1])))
     pathlib.Path(sys.argv[2]).write_text(sys.argv[1])
     signal.pause()' "$base" "{port_file}"
@@ -205,7 +205,7 @@ def test_workers_that_end_early_do_not_end_the_job(stage: Stage, tmp_path: Path)
         process.kill()
     assert process.returncode == 0
     assert "component 1: srun: error: n2" in said
-    assert "got SIGTERM: passing it on" in said + rest
+    assert "got SIGTERM: telling the tasks to stop" in said + rest
 
 
 def test_the_controller_is_told_where_a_task_ended(stage: Stage, tmp_path: Path) -> None:
@@ -226,12 +226,13 @@ def test_the_controller_is_told_where_a_task_ended(stage: Stage, tmp_path: Path)
 
 
 def test_signals_reach_every_step_once(stage: Stage, tmp_path: Path) -> None:
+    """SIGTERM as another one: srun would kill its tasks in place of passing it on."""
     up = tmp_path / "up"
     for group in (0, 1):
         stage.component(
             group,
             f"""
-            trap 'echo TERM >> "{tmp_path}/got.{group}"; exit 0' TERM
+            trap 'echo USR2 >> "{tmp_path}/got.{group}"; exit 0' USR2
             trap 'echo USR1 >> "{tmp_path}/got.{group}"' USR1
             touch "{up}.{group}"
             while :; do sleep 0.05; done
@@ -250,12 +251,12 @@ def test_signals_reach_every_step_once(stage: Stage, tmp_path: Path) -> None:
         process.kill()
     assert process.returncode == 0
     for group in (0, 1):
-        assert (tmp_path / f"got.{group}").read_text().split() == ["USR1", "TERM"]
+        assert (tmp_path / f"got.{group}").read_text().split() == ["USR1", "USR2"]
 
 
 def test_steps_are_ended_when_the_head_fails(stage: Stage, tmp_path: Path) -> None:
     stage.component(0, "sleep 0.5; exit 4")
-    stage.component(1, f"trap 'touch {tmp_path}/ended; exit 0' TERM; while :; do sleep 0.05; done")
+    stage.component(1, f"trap 'touch {tmp_path}/ended; exit 0' USR2; while :; do sleep 0.05; done")
     code, said = run(stage)
     assert code == 4, said
     assert (tmp_path / "ended").exists()
@@ -289,7 +290,7 @@ def test_a_head_that_dies_in_the_step_of_all_nodes(stage: Stage) -> None:
     """With one component the step outlives its task 0: srun's message is all there is."""
     stage.component(
         0,
-        "echo 'srun: error: n[1-2]: tasks 0-1: Killed' >&2; trap 'exit 0' TERM;"
+        "echo 'srun: error: n[1-2]: tasks 0-1: Killed' >&2; trap 'exit 0' USR2;"
         " while :; do sleep 0.05; done",
     )
     code, said = run(stage)

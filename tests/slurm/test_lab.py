@@ -186,6 +186,38 @@ def test_version(slurm_lab: ProductLab) -> None:
     assert client(slurm_lab, "say(slurm.version())").startswith(slurm_lab.slurm)
 
 
+def test_switches_and_features_of_nodes(slurm_lab: ProductLab) -> None:
+    """Two nodes to a leaf, all leaves below one spine; features as ``scontrol`` prints them."""
+    found = client(
+        slurm_lab,
+        "from exaslurm.slurm import topology\n"
+        "nodes = ['c1', 'c2', 'c3']\n"
+        "say([topology.look_up(slurm, nodes, site={}, environ={}),\n"
+        "     topology.look_up_features(slurm, nodes)])",
+    )
+    assert found[0] == {
+        "c1": ["spine", "leaf1"],
+        "c2": ["spine", "leaf1"],
+        "c3": ["spine", "leaf2"],
+    }
+    assert list(found[1]) == ["c1", "c2", "c3"]
+
+
+def test_a_task_is_told_its_switches(slurm_lab: ProductLab) -> None:
+    log = slurm_lab.sh("login", "echo ~/switches.log").strip()
+    python = " ".join(ProductLab.python())
+    code = "import os; from exaslurm.slurm.topology import address_path as p; print(p(os.environ))"
+    script = write(
+        slurm_lab,
+        "switches.sbatch",
+        f"#!/bin/bash\n#SBATCH --output={log} --partition=gpu --nodes=1 --mem=512M --time=2\n"
+        f'srun --mem=512M {python} -c "{code}"\n',
+    )
+    ident = client(slurm_lab, "say(slurm.submit(Path(sys.argv[1]), job_name='exa-t').id)", script)
+    wait_for("it has ended", lambda: jobs(slurm_lab, ident)[0]["finished"], 90)
+    assert slurm_lab.sh("login", f"cat {log}").strip().startswith("('spine', 'leaf")
+
+
 STEP_SCRIPT = """#!/bin/bash
 #SBATCH --output={log} --partition=cpu --nodes=1 --cpus-per-task=1 --mem=64M --time=2
 #SBATCH hetjob

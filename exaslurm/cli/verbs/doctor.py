@@ -99,12 +99,13 @@ def doctor_command(
 
 def _jobs(
     job: str | None, deployment: str | None, environ: dict[str, str]
-) -> tuple[tuple[str, ...], str]:
-    """Ids of the running jobs to look into, and the site that they were planned for."""
+) -> tuple[dict[str, list[str]], str]:
+    """The running jobs to look into, with the kinds of node of their components where known, and
+    the site that they were planned for."""
     if job is not None:
-        return (job,), "generic"
+        return {job: []}, "generic"
     if deployment is None:
-        return (), "generic"
+        return {}, "generic"
     from exaslurm.api.locate import find_run_dir
     from exaslurm.errors import DeploymentError
     from exaslurm.submit.records import read_plan, read_submissions
@@ -113,13 +114,16 @@ def _jobs(
     latest = find_run_dir(deployment, environ, site=None).latest()
     plan = read_plan(latest) if latest is not None else None
     known = read_submissions(latest).values() if latest is not None else ()
-    ids = tuple(
-        job_key(item) for item in known
-        if item.state == "submitted" and item.job_id not in (None, "local")
-    )  # fmt: skip
-    if plan is None or not ids:
+    submitted = [
+        item for item in known if item.state == "submitted" and item.job_id not in (None, "local")
+    ]
+    if plan is None or not submitted:
         raise DeploymentError(
             f"deployment {deployment!r} has no job in Slurm",
             remedy=f"'exaslurm status {deployment}' shows how it is",
         )
-    return ids, plan.site
+    jobs = {
+        job_key(item): [component.kind for component in plan.cell(item.cell).components]
+        for item in submitted
+    }
+    return jobs, plan.site

@@ -22,6 +22,7 @@ TITLE = "spread: 3,072 replicas planned fast; any two nodes, any switch, any cel
 SHARDS, REPLICAS, NODES, CELLS = 8, 384, 256, 16
 CPU_S = 2.0
 TRIES = 500
+TESTS = ("tests/plan/test_survival.py", "tests/bind/test_elsewhere.py")
 
 Above = Mapping[str, tuple[str, ...]]
 
@@ -30,7 +31,7 @@ def run(line: Line) -> None:
     _large(line)
     env = {**os.environ, "EXASLURM_EXAMPLES": str(TRIES)}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "error", "tests/plan/test_survival.py"],
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", *TESTS],
         cwd=ROOT,
         env=env,
         capture_output=True,

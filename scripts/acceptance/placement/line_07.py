@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
-from acceptance.lab import Lab
+from acceptance.lab import HOME, Lab
+from acceptance.placement.faults import BROKEN, PYTHON
 from acceptance.placement.labs import own_lab
 from acceptance.runner import Line
 
@@ -29,8 +31,21 @@ FINDING = "limits.nofile: 1024 (hard limit)"
 SLURMD = "$(pgrep -x slurmd)"
 
 
+BROKEN_SITE = f"""
+schema: exaslurm/site/v1
+name: broken
+extends: lab
+python: {PYTHON}
+"""
+BROKEN_SPEC = SPEC.replace(f"deployment: {DEPLOYMENT}", "deployment: broken").replace(
+    "site: lab", "site: broken"
+).replace("nodes: 4, min_nodes: 3", "nodes: 5, min_nodes: 4")  # fmt: skip
+
+
 def run(line: Line) -> None:
-    check(line, own_lab(line, "spare", nodes=6))
+    lab = own_lab(line, "spare", nodes=6)
+    check(line, lab)
+    never_started(line, lab)
 
 
 def check(line: Line, lab: Lab) -> None:
@@ -63,6 +78,24 @@ def check(line: Line, lab: Lab) -> None:
     words = lab.on("login", "scontrol", "show", "job", cell["job"]["id"]).stdout.split()
     excluded = [word for word in words if word.startswith("ExcNodeList=")]
     line.check("Slurm was told so", excluded[-1:] == [f"ExcNodeList={BAD}"], " ".join(excluded))
+
+
+def never_started(line: Line, lab: Lab) -> None:
+    """A node where not even our Python starts is found out at once, not at the deadline (180 s)."""
+    line.ran("exaslurm stop", lab.exaslurm("stop", DEPLOYMENT, timeout_s=240))
+    line.ran(f"Python is broken on {BAD}", lab.sh(BROKEN, user="root"))
+    lab.write(f"{HOME}/.config/exaslurm/sites/broken.yaml", BROKEN_SITE)
+    begin = time.monotonic()
+    done = lab.submit(line, BROKEN_SPEC, "broken")
+    line.ran("the cell comes up although a node never starts", done)
+    line.at_most("in", time.monotonic() - begin, 90)
+    (cell,) = lab.status("broken")["cells"]
+    where = places(cell)
+    line.check("four nodes carry it", BAD not in where and cell["replicas_ready"] == 4, where)
+    found = lab.sh("cat ~/exaslurm/broken/excluded/c000.json").stdout
+    reasons = {item["node"]: item["reason"] for item in json.loads(found)["nodes"]}
+    wanted = "its task ended before it reported: Exited with exit code 1"
+    line.check("the next job will do without it", wanted in reasons.get(BAD, ""), reasons)
 
 
 def looked_at(line: Line, lab: Lab) -> None:
