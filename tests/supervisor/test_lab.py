@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.kit import wait_for
 from tests.slurm.conftest import ProductLab, product_lab
+from tests.supervisor.conftest import Cluster
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
@@ -180,6 +183,76 @@ def test_a_cancelled_cell_is_replaced(lab: ProductLab) -> None:
     assert stopped.returncode == 0, stopped.stderr
     left = lab.sh("login", "pgrep -u exa1 -af exaslurm || true")
     assert [line for line in left.splitlines() if "pgrep" not in line] == []
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --time=00:10:00
+#SBATCH --partition=cpu
+#SBATCH --mem=100M
+#SBATCH --output=/dev/null
+exec sleep 600 # --cell c000
+"""
+
+
+def observations(slurm: Any, script: Any, tick: Any) -> list[Any]:
+    """What a supervisor relies on, of a Slurm or of what stands for it."""
+
+    def until_running(ident: str) -> Any:
+        for _ in range(60):
+            job = slurm.jobs([ident])[ident]
+            if job.is_running:
+                return job
+            assert job.is_pending
+            tick()
+        raise AssertionError("the job does not start")
+
+    job_id = slurm.submit(script, job_name="exa-same-c000-00000000", extra=())
+    running = until_running(str(job_id))
+    named = slurm.find_by_name("exa-same-c000-00000000")
+    slurm.cancel(job_id)
+    for _ in range(60):
+        over = slurm.jobs([str(job_id)])[str(job_id)]
+        if over.is_finished:
+            break
+        tick()
+    slurm.cancel(job_id)
+    again = slurm.find_by_name("exa-same-c000-00000000")
+    unknown = slurm.jobs(["4000000"])["4000000"]
+    return [
+        running.state,
+        running.name,
+        running.end_s - running.start_s,
+        [job.id == job_id.id for job in named],
+        over.state,
+        over.end_s is not None and over.end_s >= running.start_s,
+        [(job.id == job_id.id, job.is_finished) for job in again],
+        (unknown.state, unknown.is_finished),
+        slurm.find_by_name("exa-same-c000-ffffffff"),
+    ]
+
+
+def test_the_cluster_in_memory_is_like_this_one(lab: ProductLab, tmp_path: Path) -> None:
+    code = inspect.getsource(observations) + (
+        "import json, pathlib, sys, time\n"
+        "from typing import Any\n"
+        "from exaslurm.slurm.client import Slurm\n"
+        "found = observations(Slurm(), pathlib.Path(sys.argv[1]), lambda: time.sleep(0.5))\n"
+        "print(json.dumps(found))\n"
+    )
+    path = f"{HOME}/same.sbatch"
+    lab.on("login", "sh", "-c", f"cat > {path}", text=SCRIPT)
+    real = lab.eval("from __future__ import annotations\n" + code, path)
+
+    script = tmp_path / "same.sbatch"
+    script.write_text(SCRIPT)
+    cluster = Cluster()
+
+    def tick() -> None:
+        cluster.now_s += 5
+
+    fake = observations(cluster, script, tick)
+    assert json.loads(json.dumps(fake)) == real
+    assert real[:3] == ["RUNNING", "exa-same-c000-00000000", 600.0]
 
 
 def ok_or_not(lab: ProductLab, *words: str) -> str:
