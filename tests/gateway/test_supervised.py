@@ -47,7 +47,7 @@ def starts(run_dir: RunDir) -> list[int]:
 
 async def until_started(run_dir: RunDir, times: int) -> None:
     deadline = asyncio.get_running_loop().time() + 20
-    while len(starts(run_dir)) < times:  # noqa: ASYNC110
+    while len(starts(run_dir)) < times:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.02)
 
