@@ -12,6 +12,7 @@ a comparison neither true nor false (Kleene's logic), and a condition that is no
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -350,7 +351,10 @@ class _Parser:
         if fact.kind == "number":
             if token.kind != "number":
                 raise _error(token.start, f"{name} is a number, not {token.text}")
-            return float(token.text) * self._factor(name, fact, token)
+            number = float(token.text) * self._factor(name, fact, token)
+            if not math.isfinite(number):
+                raise _error(token.start, f"no {name} has so many digits")
+            return number
         if token.kind == "number":
             written = self._text[token.start : token.end]
             if fact.kind == "flag":

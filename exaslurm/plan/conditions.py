@@ -13,6 +13,7 @@ from exaslurm.plan.cells import Group
 from exaslurm.plan.context import Findings
 from exaslurm.spec.model import Spec
 
+_SHOWN = 200  # letters of a condition in a message
 _FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=+-]*", re.ASCII)
 
 
@@ -24,7 +25,8 @@ def check_conditions(spec: Spec, groups: Sequence[Group], findings: Findings) ->
             try:
                 condition = parse(text, FACTS)
             except ConstraintError as error:
-                findings.add(spec.problem(key, f"{error.message} (in {text!r})"))
+                shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+                findings.add(spec.problem(key, f"{error.message} (in {shown!r})"))
                 continue
             reasons = [_why_barred(condition, group) for group in groups]
             if reasons and None not in reasons:

@@ -154,3 +154,8 @@ def test_any_text_is_read_or_refused_with_a_column(text: str) -> None:
     verdict = condition.verdict(NODE)
     if verdict is not True:
         assert condition.why_not(NODE)
+
+
+def test_no_number_is_endless() -> None:
+    with pytest.raises(ConstraintError, match="column 12: no ib_gbps has so many digits"):
+        parse("ib_gbps >= " + "9" * 400, FACTS)

@@ -35,6 +35,12 @@ def test_a_mistake_is_told_with_line_and_column(desk: Any) -> None:
     )
 
 
+def test_a_mistake_in_a_long_condition_stays_short(desk: Any) -> None:
+    (line,) = desk.refusal(models("(" * 5000))
+    assert "at most 200 words" in line
+    assert len(line) < 400
+
+
 def test_what_no_kind_can_meet(desk: Any) -> None:
     (line,) = desk.refusal(models("kind == fat"))
     assert line.endswith("no node of the workers can meet it: kind == fat (kind is gpu)")

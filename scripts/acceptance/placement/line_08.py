@@ -1,12 +1,14 @@
-"""A real engine over two nodes: it answers, and is one replica when a part of it dies."""
+"""A real engine over two nodes: it answers, and is one replica when a part or a node of it dies."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from acceptance.lab import USER, Lab, lab, until
+from acceptance.lab import HOME, ROOT, USER, Lab, lab, until
 from acceptance.runner import Line
 from acceptance.tiny import tiny_model
 
@@ -30,11 +32,23 @@ models:
 """
 
 
+# A heterogeneous job ends when Slurm calls a node of it down: its head is a component of one node.
+SINGLE = """\
+schema: exaslurm/site/v1
+name: single
+extends: lab
+slurm: {hetjobs: false}
+"""
+
+
 def run(line: Line) -> None:
-    prove(line, lab(line))
+    here = lab(line)
+    prove(line, here)
+    leave(line, here)
 
 
-def prove(line: Line, here: Lab) -> None:
+def prove(line: Line, here: Lab, ranks: Sequence[int] = (1, 0)) -> None:
+    """``ranks`` are killed, one after the other."""
     spec = SPEC.format(name=NAME, model=MODEL, path=tiny_model(line, here))
     line.ran("it is ready", here.submit(line, spec, NAME, wait="10m"))
     first = replica(here)
@@ -46,7 +60,7 @@ def prove(line: Line, here: Lab) -> None:
         line.need(f"rank {rank} runs on {node}", bool(parts[node]), parts[node] or "no")
     answers(line, here, "answered")
     port = meeting_port(here, nodes[0])
-    for rank in (1, 0):
+    for rank in ranks:
         kill(line, here, nodes, rank)
     again = meeting_port(here, nodes[0])
     line.check("its parts still meet at the same port", again == port, f"{port} {again}")
@@ -54,6 +68,40 @@ def prove(line: Line, here: Lab) -> None:
     for node in nodes:
         left = until(lambda node=node: not processes(here, node), 60)  # type: ignore[misc]
         line.check(f"after stop nothing of it is left on {node}", left)
+
+
+def leave(line: Line, here: Lab) -> None:
+    """The second node is cut off: the first part lives, and its /health says that all is well."""
+    here.write(f"{HOME}/.config/exaslurm/sites/single.yaml", SINGLE)
+    spec = SPEC.format(name=NAME, model=MODEL, path=tiny_model(line, here))
+    spec = spec.replace("site: lab", "site: single").replace("{nodes: 2}\n", "{nodes: 3}\n")
+    line.ran("it is ready, of three nodes on two", here.submit(line, spec, NAME, wait="10m"))
+    first, second = replica(here)["nodes"]
+    link(here, "cut", second)
+    try:
+        moved = until(lambda: has_left(here, second), 180, 1)
+        line.need(f"it has left {second}", moved, here.exaslurm("status", NAME).stdout)
+        back = until(lambda: replica(here)["state"] == "ready", BACK_S, 1)
+        line.need("it is ready elsewhere", back, replica(here)["cause"] or "")
+        line.check(f"{first} still has a part of it", first in replica(here)["nodes"])
+        answers(line, here, "answered from there")
+    finally:
+        link(here, "restore", second)
+    gone = until(lambda: not processes(here, second), 120, 1)
+    line.check("its old part has ended on the node that came back", gone)
+    line.check("and it is still ready", replica(here)["state"] == "ready")
+    line.ran("stop", here.exaslurm("stop", NAME, timeout_s=240))
+
+
+def link(here: Lab, what: str, node: str) -> None:
+    argv = [str(ROOT / "scripts" / "lab"), "link", "--name", here.name, what, node]
+    subprocess.run(argv, check=True, capture_output=True, timeout=90)
+
+
+def has_left(here: Lab, node: str) -> bool:
+    """Whether the replica is known, and not on that node."""
+    (cell,) = here.status(NAME)["cells"]
+    return bool(cell["replicas"]) and node not in cell["replicas"][0]["nodes"]
 
 
 def kill(line: Line, here: Lab, nodes: list[str], rank: int) -> None:
