@@ -136,7 +136,6 @@ def _run_name(given: str | None, environ: Mapping[str, str]) -> str:
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """The process; an error of ours is one line."""
     options = parse(argv)
-    os.umask(0o077)
     try:
         return run(options, environ)
     except ExaslurmError as error:
@@ -145,4 +144,5 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)
     sys.exit(main(sys.argv[1:], os.environ))

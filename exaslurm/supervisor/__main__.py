@@ -46,7 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--under-gateway", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--debug", action="store_true")
     options = parser.parse_args(argv)
-    os.umask(0o077)
     logging.basicConfig(
         level=logging.DEBUG if options.debug else logging.INFO,
         format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s",
@@ -67,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    os.umask(0o077)
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()

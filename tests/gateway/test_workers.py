@@ -218,8 +218,8 @@ def test_it_ends_with_its_terminal_unless_under_nohup(
     pid, terminal = pty.fork()
     if pid == 0:
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
-        if nohup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Either way: these tests may run under nohup themselves.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
         command = [sys.executable, "-m", "exaslurm.gateway", "--run-dir", str(run_dir.path)]
         os.execv(sys.executable, [*command, "--workers", str(workers)])
 

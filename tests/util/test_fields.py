@@ -49,8 +49,9 @@ def accepts(kind: Any, value: object) -> bool:
         (fields.DirectiveName, ["mem", "--no-kill"], ["mem=1", "-m", "a b", ""]),
         (
             fields.PathText,
-            ["/a/b", "~/x", "$HOME/x", "${HOME}/x", "/scratch/$USER"],
-            ["a/b", "", "/a\nb", "$SCRATCH/x", "$HOMEX/a"],
+            # Which variables there are is the site's to say: see site.paths.
+            ["/a/b", "~/x", "$HOME/x", "${HOME}/x", "/scratch/$USER", "$SCRATCH/x"],
+            ["a/b", "", "/a\nb"],
         ),
         (fields.Text, ["a b", "module load cuda", 7], ["", "  ", "a\nb", "a\x1b[0m", "a\tb"]),
         (fields.Count, [1, 7], [0, -1, "1", True, 1.5, None]),
