@@ -14,22 +14,7 @@ def joined(parts: Sequence[ReplicaBinding]) -> ReplicaBinding:
         return parts[0]
     return dataclasses.replace(
         parts[0],
-        ranks=tuple(
-            RankBinding(
-                rank=rank,
-                node=part.node,
-                address=part.address,
-                port=part.port,
-                slot=part.slot,
-                cores=part.cores,
-                pinned=part.pinned,
-                mem_nodes=part.mem_nodes,
-                gpus=part.gpus,
-                hca=part.hca,
-                remark=part.remark,
-            )
-            for rank, part in enumerate(parts)
-        ),
+        ranks=tuple(RankBinding(rank=rank, **part.place()) for rank, part in enumerate(parts)),
     )
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 BINDING_SCHEMA: Literal["exaslurm/binding/1"] = "exaslurm/binding/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankBinding:
-    """The part of a replica over several nodes that runs on one of them; fields as in
-    ``ReplicaBinding``. ``rank`` counts the nodes: the one of rank 0 answers clients."""
+class NodePlace:
+    """A place on one node. ``slot`` counts from 0 on its node; ``cores`` are logical CPUs;
+    ``mem_nodes`` are the NUMA nodes of its memory (empty: left to the kernel); ``gpus`` are visible
+    ids; ``hca`` is ``device:port``, or several of them with commas between, or None. ``pinned`` is
+    false where the node has fewer CPUs than Slurm was told, so that its replicas share them.
+    ``remark`` says what of it is not as near as it should be (None: nothing).
+    """
 
-    rank: int
     node: str
     address: str
     port: int
@@ -26,14 +29,22 @@ class RankBinding:
     hca: str | None
     remark: str | None = None
 
+    def place(self) -> dict[str, Any]:
+        """The fields of the place alone."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(NodePlace)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaBinding:
-    """One replica's place. ``slot`` counts from 0 on its node; ``cores`` are logical CPUs;
-    ``mem_nodes`` are the NUMA nodes of its memory (empty: left to the kernel); ``gpus`` are visible
-    ids; ``hca`` is ``device:port``, or several of them with commas between, or None. ``pinned`` is
-    false where the node has fewer CPUs than Slurm was told, so that its replicas share them.
-    ``remark`` says what of it is not as near as it should be (None: nothing).
+class RankBinding(NodePlace):
+    """The part of a replica over several nodes that runs on one of them. ``rank`` counts the nodes:
+    the one of rank 0 answers clients."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaBinding(NodePlace):
+    """One replica's place.
 
     A replica over several nodes is a gang: ``ranks`` are its parts, one a node, and the other
     fields are those of one part: of rank 0, or (``on_node``) of the part that an agent shall run.
@@ -43,16 +54,6 @@ class ReplicaBinding:
     id: str
     model: str
     shard: str
-    node: str
-    address: str
-    port: int
-    slot: int
-    cores: tuple[int, ...]
-    pinned: bool
-    mem_nodes: tuple[int, ...]
-    gpus: tuple[str, ...]
-    hca: str | None
-    remark: str | None = None
     ranks: tuple[RankBinding, ...] = ()
     attempt: int = 0
 
@@ -77,19 +78,7 @@ class ReplicaBinding:
             return self
         for part in self.ranks:
             if part.node == node:
-                return dataclasses.replace(
-                    self,
-                    node=part.node,
-                    address=part.address,
-                    port=part.port,
-                    slot=part.slot,
-                    cores=part.cores,
-                    pinned=part.pinned,
-                    mem_nodes=part.mem_nodes,
-                    gpus=part.gpus,
-                    hca=part.hca,
-                    remark=part.remark,
-                )
+                return dataclasses.replace(self, **part.place())
         raise KeyError(node)
 
     def parts(self) -> tuple[ReplicaBinding, ...]:
