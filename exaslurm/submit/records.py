@@ -14,7 +14,7 @@ from exaslurm.core.plan import Plan
 from exaslurm.core.submission import Desired, Submission
 from exaslurm.errors import StateError
 from exaslurm.rundir import GenerationDir, RunDir
-from exaslurm.util.files import append_line, read_text, write_atomic
+from exaslurm.util.files import append_line, read_text, state_error, write_atomic
 from exaslurm.util.user import user_and_home
 
 
@@ -24,17 +24,29 @@ def write_submission(generation: GenerationDir, submission: Submission) -> None:
 
 
 def read_submissions(
-    generation: GenerationDir, *, damaged: Callable[[StateError], None] | None = None
+    generation: GenerationDir,
+    *,
+    damaged: Callable[[StateError], None] | None = None,
+    must_exist: bool = False,
 ) -> dict[str, Submission]:
-    """Records by cell, in the order of their names; empty if nothing was ever submitted.
+    """Records by cell, in the order of their names; empty if nothing was ever submitted, which is
+    a StateError where ``must_exist``.
 
-    A record that cannot be read is a StateError, or, where ``damaged`` is given, handed to it
-    and left out.
+    What cannot be read is a StateError, or, where ``damaged`` is given, handed to it and left out.
     """
+    place = generation.submissions
     try:
-        paths = sorted(generation.submissions.glob("[!.]*.json"))
-    except OSError:
+        names = sorted(os.listdir(place))
+    except FileNotFoundError as error:
+        if must_exist:
+            raise state_error("list", place, error) from error
         return {}
+    except OSError as error:
+        if damaged is None:
+            raise state_error("list", place, error) from error
+        damaged(state_error("list", place, error))
+        return {}
+    paths = [place / name for name in names if name.endswith(".json") and name[0] != "."]
     records = (_read_submission(path, damaged) for path in paths)
     return {record.cell: record for record in records if record is not None}
 

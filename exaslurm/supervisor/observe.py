@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ from exaslurm.slurm.types import JobInfo
 from exaslurm.submit import records
 from exaslurm.submit.survey import job_key
 from exaslurm.supervisor.model import CellView, JobState, Turn, World
-from exaslurm.util.files import read_text, state_error
+from exaslurm.util.files import read_text
 
 _HTTP_TIMEOUT_S = 3.0
 _AT_ONCE = 16
@@ -63,17 +62,7 @@ def ask_controllers(urls: Mapping[str, str], key: str) -> dict[str, CellState]:
 def read_turns(generation: GenerationDir) -> dict[str, Submission]:
     """Every submission of a generation, by turn. StateError if one of them cannot be read: what
     is not known must not be taken for something that is not there."""
-    try:
-        names = sorted(os.listdir(generation.submissions))
-    except OSError as error:
-        raise state_error("list", generation.submissions, error) from error
-    found = {}
-    for name in names:
-        if name.endswith(".json") and not name.startswith("."):
-            path = generation.submissions / name
-            item = loads(Submission, read_text(path), where=str(path))
-            found[item.cell] = item
-    return found
+    return records.read_submissions(generation, must_exist=True)
 
 
 class Observer:
