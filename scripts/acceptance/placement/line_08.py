@@ -74,7 +74,11 @@ def leave(line: Line, here: Lab) -> None:
     """The second node is cut off: the first part lives, and its /health says that all is well."""
     here.write(f"{HOME}/.config/exaslurm/sites/single.yaml", SINGLE)
     spec = SPEC.format(name=NAME, model=MODEL, path=tiny_model(line, here))
-    spec = spec.replace("site: lab", "site: single").replace("{nodes: 2}\n", "{nodes: 3}\n")
+    # With fewer nodes than min_nodes the cell would be given a successor instead.
+    workers = "{nodes: 3, min_nodes: 2}"
+    spec = spec.replace("site: lab", "site: single").replace(
+        "{nodes: 2}\nmodels", f"{workers}\nmodels"
+    )
     line.ran("it is ready, of three nodes on two", here.submit(line, spec, NAME, wait="10m"))
     first, second = replica(here)["nodes"]
     link(here, "cut", second)
