@@ -6,11 +6,14 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from exaslurm.core.cell import CellState
 from exaslurm.core.codec import loads
 from exaslurm.errors import RegistryError, StateError
 
+_AT_ONCE = 16
 _MAX_ANSWER_BYTES = 64 * 1024 * 1024
 # Never through a site's web proxy: the controller is in the same cluster.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -25,6 +28,29 @@ def fetch_state(state_url: str, key: str, timeout_s: float) -> CellState:
         return loads(CellState, raw, where=url)
     except StateError as error:
         raise RegistryError(f"the controller at {url} speaks another version") from error
+
+
+def fetch_states(
+    state_urls: Mapping[str, str], key: str, *, timeout_s: float, all_s: float
+) -> dict[str, CellState]:
+    """The live states of several cells, asked at the same time; those that do not answer, each
+    within ``timeout_s`` and all within ``all_s``, are left out."""
+    if not state_urls:
+        return {}
+    pool = ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(state_urls)))
+    asked = {
+        pool.submit(fetch_state, url, key, timeout_s): name for name, url in state_urls.items()
+    }
+    done, _ = wait(asked, timeout=all_s)
+    pool.shutdown(wait=False, cancel_futures=True)
+    found = {}
+    for future in done:
+        error = future.exception()
+        if error is None:
+            found[asked[future]] = future.result()
+        elif not isinstance(error, RegistryError):
+            raise error
+    return found
 
 
 def post_stop(state_url: str, key: str, *, grace_s: float, timeout_s: float) -> None:

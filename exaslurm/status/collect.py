@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -181,29 +180,19 @@ class Collector:
     # -- controllers ---------------------------------------------------------------------------
 
     def _ask_controllers(self, disk: _OnDisk) -> dict[str, CellState]:
-        from exaslurm.registry.client import fetch_state
+        from exaslurm.registry.client import fetch_states
 
-        key = disk.internal_key
-        wanted = {
+        if disk.internal_key is None:
+            return {}
+        urls = {
             name: record.state_url
             for name, record in disk.records.items()
             if name in disk.submissions and self._may_live(disk.submissions[name])
         }
-        if key is None or not wanted:
-            return {}
-        pool = ThreadPoolExecutor(max_workers=min(16, len(wanted)))
-        futures = {
-            pool.submit(fetch_state, url, key, HTTP_TIMEOUT_S): name for name, url in wanted.items()
-        }
-        done, _ = wait(futures, timeout=ALL_CELLS_TIMEOUT_S)
-        pool.shutdown(wait=False, cancel_futures=True)
-        states: dict[str, CellState] = {}
-        for future in done:
-            if future.exception() is None:
-                state = future.result()
-                if state.plan_hash == disk.plan.hash:
-                    states[futures[future]] = state
-        return states
+        found = fetch_states(
+            urls, disk.internal_key, timeout_s=HTTP_TIMEOUT_S, all_s=ALL_CELLS_TIMEOUT_S
+        )
+        return {name: state for name, state in found.items() if state.plan_hash == disk.plan.hash}
 
     def _may_live(self, submission: Submission) -> bool:
         return submission.state != "stopped" and self._job(submission).state not in judge.ENDED

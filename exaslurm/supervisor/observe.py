@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from exaslurm.core.cell import CellRecord, CellState
@@ -15,9 +14,9 @@ from exaslurm.core.codec import loads
 from exaslurm.core.plan import CellPlan, Plan
 from exaslurm.core.submission import JobNotice, Submission
 from exaslurm.core.turns import cell_of, number_of
-from exaslurm.errors import CommandNotFound, DeploymentError, QueryFailed, RegistryError, StateError
+from exaslurm.errors import CommandNotFound, DeploymentError, QueryFailed, StateError
 from exaslurm.keys.secrets import read_secret
-from exaslurm.registry.client import fetch_state
+from exaslurm.registry.client import fetch_states
 from exaslurm.registry.read import read_records
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm import states
@@ -28,7 +27,7 @@ from exaslurm.supervisor.model import CellView, JobState, Turn, World
 from exaslurm.util.files import read_text
 
 _HTTP_TIMEOUT_S = 3.0
-_AT_ONCE = 16
+_ALL_CELLS_S = 20.0
 # Slurm may send the signal before the time limit up to a minute earlier than asked.
 _SIGNAL_EARLY_S = 90.0
 
@@ -45,18 +44,7 @@ Ask = Callable[[Mapping[str, str], str], Mapping[str, CellState]]
 
 def ask_controllers(urls: Mapping[str, str], key: str) -> dict[str, CellState]:
     """Ask controllers, all at once; those that do not answer are left out."""
-
-    def ask(item: tuple[str, str]) -> tuple[str, CellState | None]:
-        turn, url = item
-        try:
-            return turn, fetch_state(url, key, _HTTP_TIMEOUT_S)
-        except RegistryError:
-            return turn, None
-
-    if not urls:
-        return {}
-    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(urls))) as pool:
-        return {turn: state for turn, state in pool.map(ask, urls.items()) if state is not None}
+    return fetch_states(urls, key, timeout_s=_HTTP_TIMEOUT_S, all_s=_ALL_CELLS_S)
 
 
 def read_turns(generation: GenerationDir) -> dict[str, Submission]:

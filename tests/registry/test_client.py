@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from exaslurm.errors import RegistryError
-from exaslurm.registry.client import fetch_state, post_stop
+from exaslurm.registry.client import fetch_state, fetch_states, post_stop
 
 from .test_live import state
 
@@ -73,3 +73,10 @@ def test_errors_name_the_address(controller: Controller) -> None:
     controller.server_close()
     with pytest.raises(RegistryError, match=f"no answer from the controller at {controller.url}"):
         fetch_state(controller.url, "inner", 5)
+
+
+def test_several_at_once_without_those_that_do_not_answer(controller: Controller) -> None:
+    urls = {"c000": controller.url, "c001": "http://127.0.0.1:1", "c002": controller.url}
+    found = fetch_states(urls, "inner", timeout_s=5, all_s=10)
+    assert sorted(found) == ["c000", "c002"]
+    assert fetch_states({}, "inner", timeout_s=5, all_s=10) == {}
