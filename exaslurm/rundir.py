@@ -4,6 +4,7 @@
 
     <state>/exaslurm/<deployment>/                  0700
         endpoint.json  history.jsonl  desired.json  canary.json  supervisor.json
+        rollout.json  scale.json
         keys/internal.key  keys/ray.token  keys/clients.json
         registry/<cell>.json  excluded/<cell>.json
         gateway/router.log
@@ -202,6 +203,17 @@ class RunDir:
         except StateError as error:
             error.remedy = "remove the file and submit again"
             raise
+
+    @property
+    def rollout(self) -> Path:
+        """The change to another generation that is under way, or was the last one, see
+        ``core/rollout.py``."""
+        return self.path / "rollout.json"
+
+    @property
+    def scale(self) -> Path:
+        """How many replicas are wanted, see ``core/scale.py``."""
+        return self.path / "scale.json"
 
     @property
     def supervisor(self) -> Path:

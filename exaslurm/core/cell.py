@@ -211,7 +211,9 @@ class RayCellState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellState:
     """The answer to ``GET /v1/state`` of a cell's controller. ``phase`` is the cell's own:
-    nodes -> ray -> engines -> serving; ``cause`` is the first cause of what is wrong."""
+    nodes -> ray -> engines -> serving; ``cause`` is the first cause of what is wrong. ``targets``:
+    how many replicas of a shard (``model:shard``) it was told to run (None: all that are planned).
+    """
 
     schema: Literal["exaslurm/cell/1"] = STATE_SCHEMA
     deployment: str
@@ -225,6 +227,7 @@ class CellState:
     ray: RayCellState
     replicas: tuple[ReplicaStatus, ...]
     notes: tuple[str, ...] = ()
+    targets: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

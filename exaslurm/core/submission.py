@@ -19,7 +19,8 @@ class Submission:
     ``cell`` is the turn's name (see ``core.turns``). Times are Unix seconds.
 
     What a supervisor has seen of the job: when it started and first served in full, when it was
-    told to drain, when and how it ended (Slurm's word), how often Slurm has refused it in a row."""
+    told to drain, when and how it ended (Slurm's word), how often Slurm has refused it in a row.
+    ``asked_s``, ``asked_by``: when and by whom it was asked to make room for a successor."""
 
     schema: Literal["exaslurm/submission/1"] = SUBMISSION_SCHEMA
     deployment: str
@@ -43,6 +44,8 @@ class Submission:
     ended_s: float | None = None
     end: str | None = None
     refusals: int = 0
+    asked_s: float | None = None
+    asked_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

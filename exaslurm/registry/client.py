@@ -64,6 +64,14 @@ def post_drain(state_url: str, key: str, *, timeout_s: float) -> None:
     _call(state_url.rstrip("/") + "/v1/drain", key, timeout_s, body=b"{}")
 
 
+def post_targets(
+    state_url: str, key: str, replicas: Mapping[str, int] | None, *, timeout_s: float
+) -> None:
+    """Tell a cell how many replicas of each shard (``model:shard``) to run; None: all it has."""
+    url = state_url.rstrip("/") + "/v1/targets"
+    _call(url, key, timeout_s, body=json.dumps({"replicas": replicas}).encode())
+
+
 def _call(url: str, key: str, timeout_s: float, body: bytes | None) -> bytes:
     headers = {"Authorization": f"Bearer {key}"}
     if body is not None:

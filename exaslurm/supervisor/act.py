@@ -21,7 +21,7 @@ from exaslurm.core.submission import Submission
 from exaslurm.core.turns import cell_of, number_of
 from exaslurm.errors import RegistryError, SlurmError, StateError
 from exaslurm.keys.secrets import read_secret
-from exaslurm.registry.client import post_drain, post_stop
+from exaslurm.registry.client import post_drain, post_stop, post_targets
 from exaslurm.registry.read import read_record
 from exaslurm.registry.write import remove_record
 from exaslurm.render.scripts import render_script
@@ -39,11 +39,13 @@ from exaslurm.supervisor.model import (
     Effect,
     Remember,
     Resolve,
+    Retarget,
     Stop,
     Submit,
 )
-from exaslurm.supervisor.observe import read_turns
+from exaslurm.supervisor.observe import Look, read_turns
 from exaslurm.supervisor.wall_time import before_maintenance
+from exaslurm.supervisor.wish import read_wish
 from exaslurm.util.files import make_private_dir, write_atomic
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,8 @@ class Controllers(Protocol):
 
     def stop(self, url: str, key: str, grace_s: float) -> None: ...
 
+    def retarget(self, url: str, key: str, replicas: Mapping[str, int] | None) -> None: ...
+
 
 class HttpControllers:
     """The real ones. RegistryError if one does not answer."""
@@ -67,6 +71,9 @@ class HttpControllers:
 
     def stop(self, url: str, key: str, grace_s: float) -> None:
         post_stop(url, key, grace_s=grace_s, timeout_s=_HTTP_TIMEOUT_S)
+
+    def retarget(self, url: str, key: str, replicas: Mapping[str, int] | None) -> None:
+        post_targets(url, key, replicas, timeout_s=_HTTP_TIMEOUT_S)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,40 +88,40 @@ class Actor:
     clock: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
 
-    def do(self, effect: Effect, generation: GenerationDir, plan: Plan) -> None:
-        """Do one effect, if it still applies.
+    def do(self, effect: Effect, look: Look) -> None:
+        """Do one effect, if what was wanted when it was decided still is.
 
         What Slurm or a controller refuses is logged, written down where it matters, and tried
         again when it is decided again. Raises StateError, DeploymentError (the lock is taken).
         """
         with deployment_lock(self.run_dir):
-            desired = self.run_dir.read_desired()
-            if desired is None or not desired.run or desired.generation != generation.number:
+            if read_wish(self.run_dir) != look.wish:
                 return
-            turns = read_turns(generation)
+            turns = read_turns(self.run_dir, look.plans)
             try:
-                self._do(effect, generation, plan, turns)
+                self._do(effect, look, turns)
             except (SlurmError, RegistryError) as error:
                 log.warning("%s: %s", effect.key, error)
 
-    def _do(
-        self, effect: Effect, generation: GenerationDir, plan: Plan, turns: dict[str, Submission]
-    ) -> None:
+    def _do(self, effect: Effect, look: Look, turns: dict[str, Submission]) -> None:
         if isinstance(effect, Submit):
-            self._submit(effect, generation, plan, turns)
+            self._submit(effect, look.plans[effect.generation], turns)
             return
         item = turns.get(effect.turn)
         if item is None:
             return
+        generation = self.run_dir.generation(item.generation)
         if isinstance(effect, Resolve):
             self._resolve(effect, generation, item)
         elif item.state == "submitted":
             if isinstance(effect, Remember):
                 self._remember(effect, generation, item)
+            elif isinstance(effect, Retarget):
+                self.controllers.retarget(*self._controller(item), effect.replicas)
             elif isinstance(effect, Drain):
                 self._drain(effect, generation, item)
             elif isinstance(effect, Stop):
-                self._stop(effect, plan, generation, item)
+                self._stop(effect, look.plans[item.generation], generation, item)
             elif isinstance(effect, Cancel):
                 self._cancel(effect, generation, item)
             elif isinstance(effect, Close):
@@ -122,9 +129,8 @@ class Actor:
 
     # --- submitting --------------------------------------------------------------------------
 
-    def _submit(
-        self, effect: Submit, generation: GenerationDir, plan: Plan, turns: dict[str, Submission]
-    ) -> None:
+    def _submit(self, effect: Submit, plan: Plan, turns: dict[str, Submission]) -> None:
+        generation = self.run_dir.generation(effect.generation)
         name = cell_of(effect.turn)
         mine = sorted(
             (item for item in turns.values() if cell_of(item.cell) == name),
@@ -150,7 +156,8 @@ class Actor:
         try:
             done = starter.start(generation, cell.name, refusals=effect.refusals)
         except SlurmError:
-            self._add_history("submit refused", effect, generation, read_turns(generation))
+            written = read_turns(self.run_dir, [effect.generation])
+            self._add_history("submit refused", effect, generation, written)
             raise
         self._add_history("submit", effect, generation, {effect.turn: done})
 

@@ -16,6 +16,7 @@ from exaslurm.supervisor.model import (
     Effect,
     Remember,
     Resolve,
+    Retarget,
     Stop,
     Submit,
     Turn,
@@ -59,92 +60,138 @@ class _Cell:
     def __init__(self, world: World, cell: CellView, every: Sequence[Turn], now_s: float) -> None:
         self.world = world
         self.cell = cell
-        self.every = every
         self.now_s = now_s
-        self.note: str | None = None
         self.live = [turn for turn in cell.turns if turn.is_live]
         self.staying = [turn for turn in self.live if turn.drain_s is None]
-        self.served = [turn for turn in self.staying if turn.served_s is not None]
-        self.newcomers = [turn for turn in self.staying if turn.served_s is None]
+        self.lanes = [_Lane(world, cell, number, every, now_s) for number in cell.lanes]
+        self.unresolved = [t for t in cell.turns if t.record in ("intent", "ambiguous")]
+
+    @property
+    def note(self) -> str | None:
+        if self.unresolved:
+            names = ", ".join(turn.name for turn in self.unresolved)
+            return f"it is not known yet whether Slurm has taken {names}; looking for it"
+        return next((lane.note for lane in self.lanes if lane.note is not None), None)
 
     def effects(self) -> Iterator[Effect]:
-        unresolved = [t for t in self.cell.turns if t.record in ("intent", "ambiguous")]
-        if unresolved:
-            names = ", ".join(turn.name for turn in unresolved)
-            self.note = f"it is not known yet whether Slurm has taken {names}; looking for it"
-        if unresolved and self.world.slurm_error is None:
-            yield from (Resolve(turn=turn.name) for turn in unresolved)
+        if self.world.slurm_error is None:
+            yield from (Resolve(turn=turn.name) for turn in self.unresolved)
         yield from self._remember()
         yield from self._close()
-        yield from self._replace_old()
+        for lane in self.lanes:
+            yield from lane.replace_old()
+        yield from self._retarget()
+        yield from self._end_unwanted()
         yield from self._end_drained()
-        if not unresolved:  # it may be the successor
-            yield from self._end_hopeless()
-            yield from self._succeed()
+        if not self.unresolved:  # it may be the successor
+            for lane in self.lanes:
+                yield from lane.end_hopeless()
+                yield from lane.succeed()
 
     # --- bookkeeping ---------------------------------------------------------------------------
 
     def _remember(self) -> Iterator[Effect]:
         for turn in self.live:
-            if turn.served_s is None and self._serves(turn):
+            if turn.served_s is None and _serves(turn, self.world, self.now_s):
                 yield Remember(turn=turn.name, started_s=turn.started_s, served_s=self.now_s)
-
-    def _serves(self, turn: Turn) -> bool:
-        """Whether a newcomer has come up: in full, or, after the time for that, in part."""
-        if not turn.heard or turn.ready == 0 or turn.drain_s is not None:
-            return False
-        return turn.serving or (self._is_late(turn) and turn.short_since_s is None)
-
-    def _is_late(self, turn: Turn) -> bool:
-        since_s = turn.started_s
-        return since_s is not None and self.now_s - since_s > self.world.bring_up_s
 
     def _close(self) -> Iterator[Effect]:
         for turn in self.cell.turns:
             if turn.record == "submitted" and turn.job == "ended":
                 yield Close(turn=turn.name, end=turn.end, ended_s=turn.ended_s or self.now_s)
 
-    # --- the old one goes when the new one serves ----------------------------------------------
-
-    def _replace_old(self) -> Iterator[Effect]:
-        if not self.served:
-            return
-        newest = self.served[-1]
-        assert newest.served_s is not None
-        fit = newest.heard and newest.ready > 0 and self.now_s - newest.served_s >= LEARN_S
+    def _retarget(self) -> Iterator[Effect]:
         for turn in self.staying:
-            if fit and turn.number < newest.number:
-                yield Drain(turn=turn.name, reason=f"{newest.name} serves in its place")
+            if turn.generation in self.cell.targets and turn.heard and not turn.stopping:
+                wanted = self.cell.targets[turn.generation]
+                if turn.targets != wanted:
+                    yield Retarget(turn=turn.name, replicas=wanted)
+
+    # --- what goes -------------------------------------------------------------------------------
+
+    def _end_unwanted(self) -> Iterator[Effect]:
+        """Jobs of generations that are not wanted go when the wanted ones serve, so at once where
+        none is."""
+        if not all(lane.is_fit for lane in self.lanes):
+            return
+        for turn in self.staying:
+            if turn.generation not in self.cell.lanes:
+                why = "its cell is not needed now"
+                if self.lanes:
+                    why = f"{self.lanes[-1].served[-1].name} serves in its place"
+                yield Drain(turn=turn.name, reason=why)
 
     def _end_drained(self) -> Iterator[Effect]:
+        why = "its successor serves" if self.lanes else "its cell is not needed now"
         for turn in self.live:
             if turn.drain_s is None:
                 continue
             waited_s = self.now_s - turn.drain_s
             late = waited_s > IDLE_S + self.world.drain_s
             over = waited_s > IDLE_S + 2 * self.world.drain_s + ENDING_S
-            if turn.job == "pending" or over:
+            deaf = turn.served_s is None and not turn.heard and waited_s > IDLE_S
+            if turn.job == "pending" or deaf or over:
                 if self.world.slurm_error is None and turn.job != "unknown":
-                    yield Cancel(turn=turn.name, reason="its successor serves")
+                    yield Cancel(turn=turn.name, reason=why)
             elif turn.heard and not turn.stopping:
                 if not turn.draining:  # its controller was started again since
-                    yield Drain(turn=turn.name, reason="its successor serves")
+                    yield Drain(turn=turn.name, reason=why)
                 elif late or (waited_s > IDLE_S and turn.busy == 0):
-                    yield Stop(turn=turn.name, reason="its successor serves, it is drained")
+                    yield Stop(turn=turn.name, reason=f"{why}, it is drained")
+
+
+class _Lane:
+    """The rules for the jobs that a cell has of one generation."""
+
+    def __init__(
+        self, world: World, cell: CellView, number: int, every: Sequence[Turn], now_s: float
+    ) -> None:
+        self.world = world
+        self.cell = cell
+        self.generation = number
+        self.every = every
+        self.now_s = now_s
+        self.note: str | None = None
+        self.turns = [turn for turn in cell.turns if turn.generation == number]
+        live = [turn for turn in self.turns if turn.is_live]
+        self.staying = [turn for turn in live if turn.drain_s is None]
+        self.served = [turn for turn in self.staying if turn.served_s is not None]
+        self.newcomers = [turn for turn in self.staying if turn.served_s is None]
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether its newest job has served for so long that all routers know it."""
+        if not self.served:
+            return False
+        newest = self.served[-1]
+        assert newest.served_s is not None
+        return newest.heard and newest.ready > 0 and self.now_s - newest.served_s >= LEARN_S
+
+    def replace_old(self) -> Iterator[Effect]:
+        """The old one goes when the new one serves."""
+        if not self.is_fit:
+            return
+        newest = self.served[-1]
+        for turn in self.staying:
+            if turn.number < newest.number:
+                yield Drain(turn=turn.name, reason=f"{newest.name} serves in its place")
 
     # --- a new one comes when the old one will go -----------------------------------------------
 
-    def _end_hopeless(self) -> Iterator[Effect]:
+    def end_hopeless(self) -> Iterator[Effect]:
         """A newcomer that has not come up in time makes room for another try."""
         for turn in self.newcomers:
             if self.world.slurm_error or turn.job != "running" or turn.started_s is None:
                 continue
             up_s = self.now_s - turn.started_s
-            if up_s > PATIENCE * self.world.bring_up_s and not self._serves(turn):
+            if up_s > PATIENCE * self.world.bring_up_s and not _serves(
+                turn, self.world, self.now_s
+            ):
                 why = f"it does not serve {up_s / 60:.0f} minutes after its start"
                 yield Cancel(turn=turn.name, reason=why)
 
-    def _succeed(self) -> Iterator[Effect]:
+    def succeed(self) -> Iterator[Effect]:
+        """Submit the next job, where one is needed."""
         if self.newcomers:
             self._note_newcomer(self.newcomers[-1])
             return
@@ -155,17 +202,23 @@ class _Cell:
             self.note = f"{why}; Slurm gives no answer now, so nothing is submitted"
             return
         newest = self.cell.turns[-1] if self.cell.turns else None
-        due_s = next_try_s(self.cell.turns)
+        due_s = next_try_s(self.turns)
         if self.now_s < due_s:
             self.note = f"{why}; the next try is at {_clock(due_s)}{_refusal(newest)}"
             return
-        again = newest is not None and newest.record == "refused"
+        again = (
+            newest is not None
+            and newest.record == "refused"
+            and newest.generation == self.generation
+        )
         number = 1 if newest is None else newest.number if again else newest.number + 1
+        refused = self.turns[-1:] and self.turns[-1].record == "refused"
         yield Submit(
             turn=turn_of(self.cell.name, number),
+            generation=self.generation,
             reason=why,
             newest=newest.name if newest is not None else None,
-            refusals=newest.refusals if newest is not None and again else 0,
+            refusals=self.turns[-1].refusals if refused else 0,
         )
 
     def _note_newcomer(self, turn: Turn) -> None:
@@ -180,13 +233,17 @@ class _Cell:
     def _why_successor(self) -> str | None:
         """Why the cell needs a new job; None if it does not."""
         if not self.served:
-            last = next((t for t in reversed(self.cell.turns) if t.record != "refused"), None)
+            last = next((t for t in reversed(self.turns) if t.record != "refused"), None)
+            if last is None and self.cell.turns:
+                return f"generation {self.generation} is wanted"
             if last is None:
                 return "it has no job"
             return f"{last.name} {_ended(last)}" if not last.is_live else f"{last.name} drains"
         turn = self.served[-1]
         if turn.notice_s is not None:
             return f"Slurm has warned {turn.name} that it will end"
+        if turn.asked_s is not None:
+            return f"{turn.asked_by or 'somebody'} asked {turn.name} to make room"
         end_s = turn.limit_end_s
         lead = lead_s(turn, self.every, self.world.poll_s)
         if end_s is not None and end_s - self.now_s <= lead:
@@ -201,6 +258,15 @@ class _Cell:
 
     def _since(self, since_s: float | None, patience_s: float) -> bool:
         return since_s is not None and self.now_s - since_s > patience_s
+
+
+def _serves(turn: Turn, world: World, now_s: float) -> bool:
+    """Whether a newcomer has come up: in full, or, after the time for that, in part."""
+    if not turn.heard or turn.ready == 0 or turn.drain_s is not None:
+        return False
+    since_s = turn.started_s
+    late = since_s is not None and now_s - since_s > world.bring_up_s
+    return turn.serving or (late and turn.short_since_s is None)
 
 
 def _ended(turn: Turn) -> str:

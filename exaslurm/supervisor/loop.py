@@ -8,7 +8,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from exaslurm.core.codec import dumps
 from exaslurm.core.submission import SupervisorNotes
@@ -17,7 +18,7 @@ from exaslurm.rundir import RunDir
 from exaslurm.supervisor.act import Actor
 from exaslurm.supervisor.decide import decide
 from exaslurm.supervisor.model import Decision, World
-from exaslurm.supervisor.observe import Observer
+from exaslurm.supervisor.observe import Look, Observer
 from exaslurm.util.files import write_atomic
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.process import start_ticks
@@ -31,6 +32,15 @@ _ROUND_S = 900.0
 _TROUBLE_S = 10.0
 
 
+class Manager(Protocol):
+    """Changes what is wanted, as time goes on: roll-out, scaling."""
+
+    def step(self, look: Look) -> bool:
+        """Look, and write down what is wanted from now on; whether that was anything. Called each
+        round, under no lock. StateError, DeploymentError (the lock is taken)."""
+        ...
+
+
 class Supervisor:
     """Looks after one deployment. Everything it must not forget is in the run directory."""
 
@@ -40,26 +50,38 @@ class Supervisor:
         observer: Observer,
         actor: Actor,
         *,
+        managers: Sequence[Manager] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._run_dir = run_dir
         self._observer = observer
         self._actor = actor
+        self._managers = managers
         self._clock = clock
         self._said: tuple[Mapping[str, str], str | None] | None = None
 
     def round(self) -> World:
         """Look once and do what follows. The first effect that cannot be carried out for want of
         the run directory ends the round: StateError, DeploymentError."""
-        world = self._observer.look()
-        decision = decide(world, self._clock())
-        if world.wanted:
-            generation = self._run_dir.generation(world.generation)
-            plan = self._observer.plan_of(world.generation)
-            self._note(decision, world.slurm_error)
+        look = self._observer.look()
+        if look.world.wanted and self._manage(look):
+            look = self._observer.again(look)
+        decision = decide(look.world, self._clock())
+        if look.world.wanted:
+            self._note(decision, look.world.slurm_error)
             for effect in decision.effects:
-                self._actor.do(effect, generation, plan)
-        return world
+                self._actor.do(effect, look)
+        return look.world
+
+    def _manage(self, look: Look) -> bool:
+        """Whether something else is wanted now. A manager that fails costs no cell its job."""
+        changed = False
+        for manager in self._managers:
+            try:
+                changed = manager.step(look) or changed
+            except ExaslurmError as error:
+                log.warning("%s: %s", type(manager).__name__, error)
+        return changed
 
     async def run(self, *, while_parent: int | None = None) -> None:
         """Until the deployment is to stop, or SIGTERM. ``while_parent``: until this process is no

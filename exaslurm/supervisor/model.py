@@ -17,20 +17,23 @@ RecordState = Literal["intent", "submitted", "refused", "ambiguous", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One job of a cell. ``record`` is what was written down of its submission; of the times
-    ``limit_end_s`` is when Slurm will end it at the latest (None: not known, or no limit).
+    """One job of a cell; its files are those of its ``generation``. ``record`` is what was written
+    down of its submission; of the times ``limit_end_s`` is when Slurm will end it at the latest
+    (None: not known, or no limit).
 
     ``heard``: its controller answers; then ``ready`` replicas are ready, ``serving`` says whether
     these are all that have a place, and ``busy`` counts requests that engines are at (None: not
     known). ``draining``: nothing new is sent to it. ``stopping``: it was told to end.
+    ``targets``: how many replicas of each shard it was told to run (None: all that are planned).
     ``nodes_short_since_s`` and ``short_since_s``: since when it has fewer nodes, or fewer ready
     replicas, than the cell needs at least; ``silent_since_s``: since when a controller that was
     heard before is not. ``notice_s``: when Slurm warned of its end. ``failure``: why it says that
-    it cannot serve.
+    it cannot serve. ``asked_by``: who asked for a successor (``asked_s``).
     """
 
     name: str
     number: int
+    generation: int = 1
     record: RecordState
     job: JobState
     created_s: float
@@ -51,6 +54,9 @@ class Turn:
     draining: bool = False
     stopping: bool = False
     failure: str | None = None
+    targets: Mapping[str, int] | None = None
+    asked_s: float | None = None
+    asked_by: str | None = None
     nodes_short_since_s: float | None = None
     short_since_s: float | None = None
     silent_since_s: float | None = None
@@ -64,20 +70,23 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellView:
-    """A cell that is wanted, with its turns, oldest first."""
+    """A cell with its turns, oldest first. ``lanes``: the generations that shall each have a
+    serving job, oldest first; without any the cell shall end. ``targets``: by generation, how many
+    replicas of each shard are wanted there (None: all that are planned)."""
 
     name: str
     turns: tuple[Turn, ...] = ()
+    lanes: tuple[int, ...] = (1,)
+    targets: Mapping[int, Mapping[str, int] | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """A deployment at one moment. ``slurm_error``: why Slurm could not be asked (then nothing is
-    begun that needs it); ``drain_s`` and ``bring_up_s`` are the plan's limits, ``poll_s`` is how
+    begun that needs it); ``drain_s`` and ``bring_up_s`` are the plans' limits, ``poll_s`` is how
     often all this is looked at."""
 
     wanted: bool
-    generation: int
     cells: tuple[CellView, ...]
     poll_s: float
     drain_s: float
@@ -101,10 +110,11 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit(Effect):
-    """Submit a job. ``newest`` is the newest turn that was known: with another one there by now,
-    nothing is done. ``refusals``: how often this turn was refused before."""
+    """Submit a job of a generation. ``newest`` is the newest turn that was known: with another one
+    there by now, nothing is done. ``refusals``: how often this turn was refused before."""
 
     newest: str | None
+    generation: int = 1
     refusals: int = 0
 
 
@@ -119,6 +129,13 @@ class Remember(Effect):
 
     started_s: float | None = None
     served_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retarget(Effect):
+    """Tell it how many replicas of each shard (``model:shard``) to run; None: all it has."""
+
+    replicas: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ import dataclasses
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from exaslurm.core.cell import CellRecord, CellState
@@ -14,7 +15,7 @@ from exaslurm.core.codec import loads
 from exaslurm.core.plan import CellPlan, Plan
 from exaslurm.core.submission import JobNotice, Submission
 from exaslurm.core.turns import cell_of, number_of
-from exaslurm.errors import CommandNotFound, DeploymentError, QueryFailed, StateError
+from exaslurm.errors import CommandNotFound, QueryFailed, StateError
 from exaslurm.keys.secrets import read_secret
 from exaslurm.registry.client import fetch_states
 from exaslurm.registry.read import read_records
@@ -24,6 +25,7 @@ from exaslurm.slurm.types import JobInfo
 from exaslurm.submit import records
 from exaslurm.submit.survey import job_key
 from exaslurm.supervisor.model import CellView, JobState, Turn, World
+from exaslurm.supervisor.wish import Wish, cells_wanted, read_wish, turns_of_cells
 from exaslurm.util.files import read_text
 
 _HTTP_TIMEOUT_S = 3.0
@@ -47,10 +49,27 @@ def ask_controllers(urls: Mapping[str, str], key: str) -> dict[str, CellState]:
     return fetch_states(urls, key, timeout_s=_HTTP_TIMEOUT_S, all_s=_ALL_CELLS_S)
 
 
-def read_turns(generation: GenerationDir) -> dict[str, Submission]:
-    """Every submission of a generation, by turn. StateError if one of them cannot be read: what
-    is not known must not be taken for something that is not there."""
-    return records.read_submissions(generation, must_exist=True)
+def read_turns(run_dir: RunDir, generations: Iterable[int]) -> dict[str, Submission]:
+    """Every submission of these generations, by turn. StateError if one of them cannot be read:
+    what is not known must not be taken for something that is not there."""
+    found: dict[str, Submission] = {}
+    for number in sorted(generations):
+        found |= records.read_submissions(run_dir.generation(number), must_exist=True)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A deployment at one moment, with everything that is known of it. ``states``: what the
+    controllers that answer say, by turn. ``plans`` are those of the generations that are wanted or
+    have something left that may run."""
+
+    now_s: float
+    wish: Wish
+    plans: Mapping[int, Plan]
+    submissions: Mapping[str, Submission]
+    states: Mapping[str, CellState]
+    world: World
 
 
 class Observer:
@@ -68,54 +87,104 @@ class Observer:
         self._slurm = slurm
         self._ask = ask
         self._clock = clock
-        self._plan: tuple[int, Plan] | None = None
+        self._plans: dict[int, Plan] = {}
+        self._over: set[int] = set()
         self._since: dict[tuple[str, str], float] = {}
 
     def plan_of(self, generation: int) -> Plan:
         """The plan of a generation. StateError if it is not there."""
-        if self._plan is None or self._plan[0] != generation:
+        if generation not in self._plans:
             plan = records.read_plan(self._run_dir.generation(generation))
             if plan is None:
                 raise StateError(f"generation {generation} of {self._run_dir.path} holds no plan")
-            self._plan = generation, plan
-        return self._plan[1]
+            self._plans[generation] = plan
+        return self._plans[generation]
 
-    def look(self) -> World:
-        """The deployment as it is now. StateError if the run directory cannot be read."""
-        desired = self._run_dir.read_desired()
-        if desired is None:
-            raise DeploymentError(
-                f"nobody has said that {self._run_dir.deployment} shall run",
-                remedy="submit it first",
-            )
-        plan = self.plan_of(desired.generation)
-        limits = plan.timeouts
+    def look(self) -> Look:
+        """The deployment as it is now. StateError if the run directory cannot be read,
+        DeploymentError if nobody has said that it shall run."""
+        wish = read_wish(self._run_dir)
+        numbers = self._generations(wish)
+        plans = {number: self.plan_of(number) for number in numbers}
+        plan = plans[wish.desired.generation]
+        limits = [each.timeouts for each in plans.values()]
         world = World(
-            wanted=desired.run,
-            generation=desired.generation,
+            wanted=wish.desired.run and plan.layout != "local",
             cells=(),
             poll_s=plan.poll_floor_s,
-            drain_s=limits.drain_s,
-            bring_up_s=limits.nodes_s + limits.stage_s + limits.ready_s + plan.ray.start_timeout_s,
+            drain_s=max(limit.drain_s for limit in limits),
+            bring_up_s=max(map(_bring_up_s, plans.values())),
         )
-        if not desired.run or plan.layout == "local":
-            return dataclasses.replace(world, wanted=False)
-        generation = self._run_dir.generation(desired.generation)
-        submissions = read_turns(generation)
-        submissions = {name: item for name, item in submissions.items() if _has_cell(plan, name)}
+        look = Look(
+            now_s=self._clock(), wish=wish, plans=plans, submissions={}, states={}, world=world
+        )
+        if not world.wanted:
+            return look
+        submissions = {
+            name: item
+            for name, item in read_turns(self._run_dir, numbers).items()
+            if _has_cell(plans[item.generation], name)
+        }
         jobs, error = self._jobs(submissions)
         heard = self._heard(submissions, jobs)
-        found: dict[str, list[Turn]] = {cell.name: [] for cell in plan.cells}
-        for name, item in submissions.items():
-            turn = self._turn(generation, plan.cell(name), item, jobs, heard.get(name))
-            found[cell_of(name)].append(turn)
+        turns = {
+            name: self._turn(plans[item.generation].cell(name), item, jobs, heard.get(name))
+            for name, item in submissions.items()
+        }
         self._forget(submissions)
+        look = dataclasses.replace(look, submissions=submissions, states=heard)
+        return self._arranged(look, turns, error)
+
+    def again(self, look: Look) -> Look:
+        """The same moment with what is wanted now; Slurm and the cells are not asked again."""
+        wish = read_wish(self._run_dir)
+        if not set(wish.generations) <= set(look.plans):
+            return self.look()
+        turns = {turn.name: turn for cell in look.world.cells for turn in cell.turns}
+        wanted = look.world.wanted and wish.desired.run
+        world = dataclasses.replace(look.world, wanted=wanted)
+        look = dataclasses.replace(look, wish=wish, world=world)
+        return self._arranged(look, turns, world.slurm_error)
+
+    def _arranged(self, look: Look, turns: Mapping[str, Turn], error: str | None) -> Look:
+        """The look with its turns in their cells."""
+        living: dict[int, set[str]] = {}
+        for turn in turns.values():
+            if turn.is_live and turn.drain_s is None:
+                living.setdefault(turn.generation, set()).add(cell_of(turn.name))
+        alive = {number: frozenset(names) for number, names in living.items()}
+        grouped = turns_of_cells(turns)
         cells = tuple(
-            CellView(name=name, turns=tuple(sorted(turns, key=lambda turn: turn.number)))
-            for name, turns in found.items()
-            if turns or records.read_marker(generation, name) is None  # else: started by hand
+            CellView(
+                name=name,
+                turns=tuple(sorted(grouped.get(name, {}).values(), key=lambda t: t.number)),
+                lanes=wanted.lanes,
+                targets=wanted.targets,
+            )
+            for name, wanted in cells_wanted(look.wish, look.plans, alive).items()
+            if grouped.get(name) or not self._by_hand(look.wish, name)
         )
-        return dataclasses.replace(world, cells=cells, slurm_error=error)
+        world = dataclasses.replace(look.world, cells=cells, slurm_error=error)
+        return dataclasses.replace(look, world=world)
+
+    def _by_hand(self, wish: Wish, cell: str) -> bool:
+        """Whether somebody has started the cell's script without ``submit``."""
+        generation = self._run_dir.generation(wish.desired.generation)
+        return records.read_marker(generation, cell) is not None
+
+    def _generations(self, wish: Wish) -> list[int]:
+        """Those that are wanted, and those of which something may still run."""
+        found = set(wish.generations)
+        for number in self._run_dir.generations():
+            if number in found or number in self._over:
+                continue
+            known = records.read_submissions(self._run_dir.generation(number))
+            if all(item.state in ("stopped", "refused") for item in known.values()):
+                self._over.add(number)
+            else:
+                found.add(number)
+        self._over -= found
+        return sorted(found)
 
     def _jobs(self, submissions: Mapping[str, Submission]) -> tuple[dict[str, JobInfo], str | None]:
         """What Slurm knows of the jobs that may live, by their keys; or why it says nothing."""
@@ -150,18 +219,18 @@ class Observer:
 
     def _turn(
         self,
-        generation: GenerationDir,
         cell: CellPlan,
         item: Submission,
         jobs: Mapping[str, JobInfo],
         state: CellState | None,
     ) -> Turn:
-        name = item.cell
+        name, generation = item.cell, self._run_dir.generation(item.generation)
         job = jobs.get(job_key(item)) if item.state == "submitted" else None
         known = _job_state(item, job, state)
         turn = Turn(
             name=name,
             number=number_of(name),
+            generation=item.generation,
             record=item.state,
             job=known,
             created_s=item.created_s,
@@ -173,6 +242,8 @@ class Observer:
             end=item.end,
             refusals=item.refusals,
             message=item.message,
+            asked_s=item.asked_s,
+            asked_by=item.asked_by,
         )
         if known == "ended":
             return dataclasses.replace(
@@ -207,7 +278,7 @@ class Observer:
         # A cell that ends is not as it was, on purpose.
         counted = came_up and turn.drain_s is None and state.phase != "stopping"
         few_nodes = counted and _too_few_nodes(cell, state)
-        few = (counted or turn.served_s is None) and ready < _floor(cell)
+        few = (counted or turn.served_s is None) and ready < _floor(cell, state.targets)
         loads = [replica.load for replica in state.replicas]
         busy = None
         if loads and all(load is not None for load in loads):
@@ -222,6 +293,7 @@ class Observer:
             draining=all(replica.state == "draining" for replica in living),
             stopping=state.phase == "stopping",
             failure=state.cause if state.phase == "failed" else None,
+            targets=state.targets,
             nodes_short_since_s=self._note(turn, "nodes", few_nodes),
             short_since_s=self._note(turn, "replicas", few),
         )
@@ -285,12 +357,19 @@ def _too_few_nodes(cell: CellPlan, state: CellState) -> bool:
     return False
 
 
-def _floor(cell: CellPlan) -> int:
+def _floor(cell: CellPlan, targets: Mapping[str, int] | None) -> int:
     """How many replicas a cell holds at least: those of its least number of nodes."""
     planned = sum(item.count for item in cell.replica_sets)
+    if targets is not None:
+        planned = min(planned, sum(targets.values()))
     workers = [part for part in cell.components if part.role != "head"]
     nodes, least = sum(part.nodes for part in workers), sum(part.min_nodes for part in workers)
     return math.ceil(planned * least / nodes) if nodes else planned
+
+
+def _bring_up_s(plan: Plan) -> float:
+    limits = plan.timeouts
+    return limits.nodes_s + limits.stage_s + limits.ready_s + plan.ray.start_timeout_s
 
 
 def _notice(generation: GenerationDir, cell: CellPlan, limit_end_s: float | None) -> float | None:

@@ -69,6 +69,7 @@ class Job:
     busy: int = 0
     ready: int = 1
     replicas: int = 1
+    targets: Mapping[str, int] | None = None
 
 
 @dataclass
@@ -215,6 +216,11 @@ class Cluster(Slurm):
         job.draining, job.stop_s = True, job.stop_s or self.now_s
         self.hook("after stop")
 
+    def retarget(self, url: str, key: str, replicas: Mapping[str, int] | None) -> None:
+        self.hook("before retarget")
+        self._of(url, key).targets = replicas
+        self.hook("after retarget")
+
     def _of(self, url: str, key: str) -> Job:
         assert key
         job = self.book[url.rpartition("/")[2]]
@@ -270,6 +276,7 @@ def _state(job: Job, now_s: float) -> CellState:
         ),
         ray=RayCellState(state="off"),
         replicas=replicas,
+        targets=job.targets,
     )
 
 
@@ -312,13 +319,13 @@ class Site:
         return self.run_dir.generation(1)
 
     def turns(self) -> dict[str, Submission]:
-        return read_turns(self.generation)
+        return read_turns(self.run_dir, self.run_dir.generations())
 
     def write(self, turn: str, item: Submission) -> None:
         from exaslurm.submit.records import write_submission
 
         assert item.cell == turn
-        write_submission(self.generation, item)
+        write_submission(self.run_dir.generation(item.generation), item)
 
     def start_supervisor(self) -> None:
         """A new one, which knows nothing of what an earlier one saw."""

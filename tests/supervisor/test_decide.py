@@ -79,7 +79,6 @@ def ended(number: int = 1, *, ago_s: float = 5, served: bool = True, **given: ob
 def world(*turns: Turn, **given: object) -> World:
     values: dict[str, object] = {
         "wanted": True,
-        "generation": 1,
         "cells": (CellView(name="c000", turns=turns),),
         "poll_s": 30.0,
         "drain_s": 60.0,

@@ -230,11 +230,12 @@ def test_a_stop_between_decision_and_effect(site: Site) -> None:
     site.run(100)
     site.cluster.finish(site.only("c000"), "CANCELLED")
     observer, actor = site.supervisor._observer, site.supervisor._actor
-    decision = decide(observer.look(), site.cluster.now_s)
+    look = observer.look()
+    decision = decide(look.world, site.cluster.now_s)
     assert [type(effect) for effect in decision.effects] == [Close, Submit]
     write_desired(site.run_dir, run=False, generation=1)
     for effect in decision.effects:
-        actor.do(effect, site.generation, observer.plan_of(1))
+        actor.do(effect, look)
     assert len(site.cluster.book) == 2
 
 
@@ -244,12 +245,10 @@ def test_two_supervisors_submit_once(site: Site) -> None:
     site.cluster.finish(site.only("c000"), "CANCELLED")
     first = site.supervisor
     site.start_supervisor()
-    decisions = [
-        decide(each._observer.look(), site.cluster.now_s) for each in (first, site.supervisor)
-    ]
-    for each, decision in zip((first, site.supervisor), decisions, strict=True):
-        for effect in decision.effects:
-            each._actor.do(effect, site.generation, each._observer.plan_of(1))
+    looks = [each._observer.look() for each in (first, site.supervisor)]
+    for each, look in zip((first, site.supervisor), looks, strict=True):
+        for effect in decide(look.world, site.cluster.now_s).effects:
+            each._actor.do(effect, look)
     assert [job.turn for job in site.cluster.live()] == ["c001", "c000.2"]
     site.run(100)
     assert len(site.cluster.book) == 3

@@ -1,0 +1,16 @@
+"""How many replicas of each shard are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """``scale.json``: replicas of shards (``model:shard``) over all cells. A shard that is not
+    named has as many as are planned."""
+
+    schema: Literal["exaslurm/scale/1"] = "exaslurm/scale/1"
+    replicas: Mapping[str, int] = field(default_factory=dict)
