@@ -103,10 +103,11 @@ class Lab:
         return self.exaslurm(*words, timeout_s=1200)
 
 
-def lab(line: Line, *, profile: str = "wide", slurm: str = "22.05") -> Lab:
+def lab(line: Line, *, profile: str = "wide", slurm: str = "22.05", nodes: int = 4) -> Lab:
     """Bring the lab up (or find it up) with this clone's exaslurm on its nodes.
 
-    Its name is $EXASLURM_LAB or ``lab``; of other profiles and versions, with these behind it.
+    Its name is $EXASLURM_LAB or ``lab``; of other profiles, versions and sizes, with these behind
+    it.
     """
     if os.geteuid() != 0:
         raise LineFailed("the lab needs root")
@@ -116,15 +117,16 @@ def lab(line: Line, *, profile: str = "wide", slurm: str = "22.05") -> Lab:
             os.environ.get("EXASLURM_LAB") or "lab",
             *([profile] if profile != "wide" else []),
             *([slurm.replace(".", "")] if slurm != "22.05" else []),
+            *([str(nodes)] if nodes != 4 else []),
         ]
     )
     _output(
         [
-            *(str(ROOT / "scripts/lab"), "up", "--name", chosen, "--nodes", "4", "--install"),
+            *(str(ROOT / "scripts/lab"), "up", "--name", chosen, "--nodes", str(nodes), "--install"),
             *("--profile", profile, "--slurm", slurm),
         ]
     )
-    line.note(f"lab {chosen}: Slurm {slurm}, profile {profile}; software {env}")
+    line.note(f"lab {chosen}: Slurm {slurm}, profile {profile}, {nodes} nodes; software {env}")
     return Lab(chosen, env)
 
 

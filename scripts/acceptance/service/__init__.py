@@ -1,0 +1,1 @@
+"""A service that keeps its promise while parts of it die, end, move and change."""
