@@ -439,3 +439,75 @@ def test_the_rules_have_no_clock_and_no_files(module: object) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
     assert not called & {"time.time", "time.monotonic", "time.sleep"}
+
+
+# --- generations side by side --------------------------------------------------------------------
+
+
+def lanes(*numbers: int, turns: tuple[Turn, ...], **given: object) -> list[str]:
+    cell = CellView(name="c000", turns=turns, lanes=numbers, **given)  # type: ignore[arg-type]
+    return effects(cells=(cell,))
+
+
+def test_another_generation_is_wanted_beside() -> None:
+    (effect,) = decide(
+        world(cells=(CellView(name="c000", turns=(turn(),), lanes=(1, 2)),)), NOW_S
+    ).effects
+    assert isinstance(effect, Submit)
+    assert (effect.turn, effect.generation, effect.newest) == ("c000.2", 2, "c000")
+    both = (turn(), turn(2, generation=2))
+    assert lanes(1, 2, turns=both) == []
+    # Each lane has successors of its own; they share the numbers.
+    ending = (turn(notice_s=NOW_S - 1), turn(2, generation=2))
+    assert lanes(1, 2, turns=ending) == ["submit c000.3"]
+    replaced = (turn(), turn(2, generation=2), turn(3))
+    assert lanes(1, 2, turns=replaced) == ["drain c000"]
+
+
+def test_another_generation_is_wanted_instead() -> None:
+    assert lanes(2, turns=(turn(),)) == ["submit c000.2"]
+    assert lanes(2, turns=(turn(), coming(generation=2))) == []
+    served = coming(generation=2, ready=4, serving=True, served_s=NOW_S - LEARN_S)
+    assert lanes(2, turns=(turn(), served)) == ["drain c000"]
+    assert lanes(2, turns=(turn(), replace(served, served_s=NOW_S - LEARN_S + 1))) == []
+
+
+def test_back_to_the_old_generation() -> None:
+    """The newer job goes, although it has the higher number, and at once where the old serves."""
+    assert lanes(1, turns=(turn(), turn(2, generation=2))) == ["drain c000.2"]
+    pending = coming(2, generation=2, job="pending", heard=False, started_s=None)
+    assert lanes(1, turns=(turn(), pending)) == ["drain c000.2"]
+    assert lanes(1, turns=(turn(), replace(pending, drain_s=NOW_S))) == ["cancel c000.2"]
+    # Without the old one, what serves stays until there is another one.
+    gone = (ended(1), turn(2, generation=2))
+    assert lanes(1, turns=gone) == ["submit c000.3"]
+
+
+def test_a_refusal_of_another_generation_takes_no_number_from_this_one() -> None:
+    refused = coming(2, generation=2, record="refused", job="none", refusals=3, created_s=NOW_S)
+    ending = turn(notice_s=NOW_S - 1)
+    assert lanes(1, 2, turns=(ending, refused)) == ["submit c000.3"]
+
+
+def test_a_cell_that_is_not_wanted() -> None:
+    assert lanes(turns=()) == []
+    assert lanes(turns=(turn(),)) == ["drain c000"]
+    idle = turn(drain_s=NOW_S - IDLE_S - 1, draining=True, busy=0)
+    assert lanes(turns=(idle,)) == ["stop c000"]
+    deaf = coming(1, drain_s=NOW_S - IDLE_S - 1, heard=False)
+    assert lanes(turns=(deaf,)) == ["cancel c000"]
+
+
+def test_targets_are_told_until_they_are_heard() -> None:
+    wish = {1: {"pretend:base": 1}}
+    assert lanes(1, turns=(turn(),), targets=wish) == ["retarget c000"]
+    told = turn(targets={"pretend:base": 1})
+    assert lanes(1, turns=(told,), targets=wish) == []
+    assert lanes(1, turns=(told,), targets={1: None}) == ["retarget c000"]
+    assert lanes(1, turns=(turn(heard=False),), targets=wish) == []
+
+
+def test_asked_to_make_room() -> None:
+    (effect,) = decide(world(turn(asked_s=NOW_S, asked_by="ada")), NOW_S).effects
+    assert isinstance(effect, Submit)
+    assert "ada asked c000" in effect.reason
