@@ -28,6 +28,7 @@ from exaslurm.core.submission import Submission
 from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.keys.secrets import read_secret
 from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.logthread import LogThread
@@ -53,7 +54,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def restore(options: argparse.Namespace) -> tuple[Cell, str]:
+def restore(options: argparse.Namespace, clock: Clock = MACHINE) -> tuple[Cell, str]:
     """The cell as it was left (or new), and the internal key. Reads the run directory."""
     gen_dir, run_dir = GenerationDir(options.gen_dir), RunDir(options.run_dir)
     plan = loads(Plan, read_text(gen_dir.plan), where=str(gen_dir.plan))
@@ -72,13 +73,13 @@ def restore(options: argparse.Namespace) -> tuple[Cell, str]:
         plan,
         marker,
         generation=gen_dir.number,
-        now=time.monotonic(),
+        now=clock.monotonic(),
         submitted_s=_submitted_s(gen_dir, marker),
     )
     binding = _optional(CellBinding, gen_dir.binding(options.cell))
     if binding is not None and binding.plan_hash == plan.hash:
         memory = _optional(ControllerMemory, gen_dir.controller_memory(options.cell))
-        cell.recall(binding, memory, time.monotonic())
+        cell.recall(binding, memory, clock.monotonic())
     return cell, read_secret(run_dir.internal_key)
 
 
@@ -130,7 +131,8 @@ def _optional(kind: type[T], path: Path) -> T | None:
 async def serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Restore and run."""
     files = IoThread()
-    cell, key = await files.run(restore, options, timeout_s=_START_FILES_S)
+    clock = Clock.of(environ)
+    cell, key = await files.run(restore, options, clock, timeout_s=_START_FILES_S)
     controller = Controller(
         cell,
         RunDir(options.run_dir),
@@ -140,6 +142,7 @@ async def serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         port=options.port_base + ports.CONTROLLER,
         environ=environ,
         files=files,
+        clock=clock,
     )
     try:
         await controller.run()

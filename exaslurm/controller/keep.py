@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from exaslurm.errors import ExaslurmError
+from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.files import write_atomic
 from exaslurm.util.iothread import IoThread
 
@@ -19,7 +20,8 @@ _RETRY_S = 2.0
 class Keeper:
     """Writes the last text that was given for each path, again and again until it is there."""
 
-    def __init__(self, files: IoThread) -> None:
+    def __init__(self, files: IoThread, clock: Clock = MACHINE) -> None:
+        self._clock = clock
         self._files = files
         self._wanted: dict[Path, str] = {}
         self._written: dict[Path, str] = {}
@@ -37,7 +39,7 @@ class Keeper:
             await self._changed.wait()
             self._changed.clear()
             if not await self.flush():
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(self._clock.machine_s(_RETRY_S))
                 self._changed.set()
 
     async def flush(self, *, timeout_s: float = _WRITE_S) -> bool:

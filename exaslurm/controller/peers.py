@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,6 +14,7 @@ from exaslurm.controller.cell import Cell
 from exaslurm.controller.replicas import Replica
 from exaslurm.core.cell import DesiredState
 from exaslurm.core.codec import dumps
+from exaslurm.util.clock import MACHINE, Clock
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,18 @@ class Peers:
     """Sends what is due, each request in a task of its own; ``changed`` after each result."""
 
     def __init__(
-        self, cell: Cell, session: aiohttp.ClientSession, key: str, changed: Callable[[], None]
+        self,
+        cell: Cell,
+        session: aiohttp.ClientSession,
+        key: str,
+        changed: Callable[[], None],
+        clock: Clock = MACHINE,
     ) -> None:
         self._cell = cell
         self._session = session
         self._key = key
         self._changed = changed
+        self._clock = clock
         self._tasks: set[asyncio.Task[None]] = set()
         self._pushed: dict[str, int] = {}
         self._probe_due_s: dict[str, float] = {}
@@ -106,7 +112,7 @@ class Peers:
         )
         if cause is not None:
             log.warning("%s: canary: %s", replica.id, cause)
-        self._cell.on_canary(replica, process, cause, time.monotonic())
+        self._cell.on_canary(replica, process, cause, self._clock.monotonic())
         self._changed()
 
     async def _probe(self, replica: Replica) -> None:
@@ -118,7 +124,7 @@ class Peers:
             if await canary.is_healthy(self._session, replica.url, timeout_s=_PROBE_S):
                 replica.unreachable = None
                 return
-        silent = self._cell.silent_replicas(time.monotonic())
+        silent = self._cell.silent_replicas(self._clock.monotonic())
         if replica.binding is place and replica in silent:
             replica.unreachable = f"{place.node} is silent and the engine there does not answer"
             self._changed()
@@ -137,7 +143,7 @@ class Peers:
             )
         finally:
             self._asked.discard(replica.id)
-        now = time.monotonic()
+        now = self._clock.monotonic()
         node = self._cell.silent_node(replica, now)
         if cause is not None and node is not None and replica.binding is place:
             self._cell.gang_lost(replica, f"{node} is silent and {cause}", node, now)

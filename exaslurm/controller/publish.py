@@ -13,6 +13,7 @@ from exaslurm.errors import ExaslurmError, LeaseLost, StateError
 from exaslurm.registry.read import read_record
 from exaslurm.registry.write import write_record
 from exaslurm.rundir import RunDir
+from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.waiting import set_within
 
@@ -30,8 +31,13 @@ class Publisher:
     """
 
     def __init__(
-        self, run_dir: RunDir, files: IoThread, on_published: Callable[[CellRecord], None]
+        self,
+        run_dir: RunDir,
+        files: IoThread,
+        on_published: Callable[[CellRecord], None],
+        clock: Clock = MACHINE,
     ) -> None:
+        self._clock = clock
         self.seq = 0
         self.lost: str | None = None
         self._run_dir = run_dir
@@ -64,7 +70,7 @@ class Publisher:
             self._changed.clear()
             if await self.flush() and self._wanted is not None:
                 pause_s = self._wanted.lease_s / 3
-            await set_within(self._changed, pause_s)
+            await set_within(self._changed, self._clock.machine_s(pause_s))
 
     async def flush(self, *, timeout_s: float = _WRITE_S) -> bool:
         """Write the record now; false if that did not work (it is logged)."""

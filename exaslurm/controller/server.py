@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from exaslurm.core.facts import NodeFacts
 from exaslurm.core.placement import Shard
 from exaslurm.errors import ExaslurmError
 from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.files import read_text
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.waiting import set_within
@@ -59,21 +59,23 @@ class Controller:
         port: int,
         environ: Mapping[str, str],
         files: IoThread,
+        clock: Clock = MACHINE,
     ) -> None:
+        self._clock = clock
         self.cell = cell
         self.gen_dir = gen_dir
         self.key = key
         self.address = address
         self.port = port
         self.files = files
-        self.keeper = Keeper(files)
+        self.keeper = Keeper(files, clock)
         self._elsewhere: Mapping[Shard, frozenset[str]] | None = None
         self.exclusions = Exclusions(run_dir.excluded(cell.cell.name))
-        self.publisher = Publisher(run_dir, files, self._on_published)
+        self.publisher = Publisher(run_dir, files, self._on_published, clock)
         self.ray_watch = RayWatch(cell, run_dir, environ, self.changed)
         # No proxy, whatever the environment says: engines and agents are in this cluster.
         self._session = aiohttp.ClientSession(trust_env=False)
-        self.peers = Peers(cell, self._session, key, self.changed)
+        self.peers = Peers(cell, self._session, key, self.changed, clock)
         self._changed = asyncio.Event()
         self._told_to_end = asyncio.Event()
         self._diagnose_due_s = 0.0
@@ -94,7 +96,7 @@ class Controller:
         surface = Surface(
             self.key,
             on_report=self._on_report,
-            state=lambda: self.cell.state(time.monotonic(), self.publisher.seq),
+            state=lambda: self.cell.state(self._clock.monotonic(), self.publisher.seq),
             ray=lambda: {"groups": self.ray_watch.group_states},
             stop=self._stop,
             drain=self._drain,
@@ -141,7 +143,7 @@ class Controller:
             await asyncio.gather(end, *keepers, return_exceptions=True)
 
     def _on_report(self, report: AgentReport) -> DesiredState:
-        answer = self.cell.on_report(report, time.monotonic())
+        answer = self.cell.on_report(report, self._clock.monotonic())
         self.peers.has_fetched(report.node, answer.version)
         self.changed()
         return answer
@@ -157,7 +159,7 @@ class Controller:
         self.changed()
 
     def _on_published(self, record: CellRecord) -> None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         for published in record.replicas:
             replica = self.cell.replicas.get(published.id)
             if published.ready and replica is not None and replica.url == published.url:
@@ -166,9 +168,9 @@ class Controller:
 
     async def _loop(self) -> None:
         while True:
-            await set_within(self._changed, _TICK_S)
+            await set_within(self._changed, self._clock.machine_s(_TICK_S))
             self._changed.clear()
-            now = time.monotonic()
+            now = self._clock.monotonic()
             facts = self.cell.wants_binding(now)
             if facts is not None:
                 await self._bind(facts)
@@ -180,7 +182,7 @@ class Controller:
             self.peers.probe_silent(now)
             self.publisher.want(self.cell.record(self.url))
             self._remember()
-            self.exclusions.note(self.cell, now, time.time(), self.keeper.keep)
+            self.exclusions.note(self.cell, now, self._clock.wall(), self.keeper.keep)
             await self._look_for_ended(now)
             await self._diagnose(now)
             await self._end_if_failed(now)
@@ -277,7 +279,7 @@ class Controller:
         """The other nodes end too, and nobody is told that something here serves."""
         log.info("ending")
         self.cell.stop()
-        self.cell.advance(time.monotonic())
+        self.cell.advance(self._clock.monotonic())
         self.peers.push()
         self.publisher.want(self.cell.record(self.url))
         await asyncio.gather(

@@ -16,6 +16,7 @@ from exaslurm.gateway.tls import TlsFiles
 from exaslurm.keys.secrets import read_secret
 from exaslurm.registry.replica import ReplicaSource
 from exaslurm.rundir import RunDir
+from exaslurm.util.clock import Clock
 from exaslurm.util.files import make_private_dir, read_text
 
 # A worker's parent needs nothing of these, nor may they delay the start of a router.
@@ -141,7 +142,7 @@ class DeploymentService:
         from exaslurm.registry.follow import RegistryFollower
 
         internal_key, keys = self._keys()
-        source = RegistryFollower(self._directory, internal_key)
+        source = RegistryFollower(self._directory, internal_key, clock=Clock.of(os.environ))
         config = _config(self, self._policy, self._limits, internal_key)
         config = replace(config, hedge_after_s=self._hedge_after_s)
         audit = None

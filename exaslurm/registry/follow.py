@@ -11,8 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from exaslurm.core.cell import CellRecord, EngineLoad
@@ -30,6 +29,7 @@ from exaslurm.registry.live import (
 from exaslurm.registry.read import RecordReader
 from exaslurm.registry.replica import Listener, LoadListener, Replica
 from exaslurm.rundir import RunDir
+from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.iothread import IoThread
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class RegistryFollower:
         internal_key: str,
         *,
         files: IoThread | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = MACHINE,
     ) -> None:
         self._run_dir = run_dir
         self._key = internal_key
@@ -174,7 +174,7 @@ class RegistryFollower:
         return self._shown
 
     def describe(self) -> Mapping[str, Any]:
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         cells = [
             {
                 "cell": name,
@@ -199,7 +199,7 @@ class RegistryFollower:
                     await self._read_records()
                 except Exception:  # this loop must not end: new cells would never be seen
                     log.exception("reading the registry")
-                await asyncio.sleep(RECORDS_EVERY_S)
+                await asyncio.sleep(self._clock.machine_s(RECORDS_EVERY_S))
         finally:
             tasks = [prober, *self._askers.values()]
             for task in tasks:
@@ -213,7 +213,7 @@ class RegistryFollower:
             self._note(f"registry not readable, going on with what is known: {error}")
             return
         self._note(None)
-        now_s = self._clock()
+        now_s = self._clock.monotonic()
         for name in [name for name in self._cells if name not in records]:
             log.info("cell %s has left the registry", name)
             del self._cells[name]
@@ -235,7 +235,7 @@ class RegistryFollower:
             try:
                 path = f"/v1/state?router={cell.told.tag}"
                 raw = await self._get(cell.record.state_url, path)
-                now_s = self._clock()
+                now_s = self._clock.monotonic()
                 if cell.take_state(raw, now_s):
                     self._publish()
                 if self._load_listeners and (loads := cell.fresh_loads(now_s)):
@@ -252,7 +252,7 @@ class RegistryFollower:
                     self._probe_now.set()
             except Exception:  # this loop must not end silently: the cell would freeze
                 log.exception("cell %s", cell.record.cell)
-            await asyncio.sleep(STATE_EVERY_S)
+            await asyncio.sleep(self._clock.machine_s(STATE_EVERY_S))
 
     async def _probe_orphans(self) -> None:
         """Ask the replicas of cells that nobody speaks for whether they live."""
@@ -266,9 +266,9 @@ class RegistryFollower:
 
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._probe_now.wait(), PROBE_EVERY_S)
+                await asyncio.wait_for(self._probe_now.wait(), self._clock.machine_s(PROBE_EVERY_S))
             self._probe_now.clear()
-            now_s = self._clock()
+            now_s = self._clock.monotonic()
             orphans = [cell for cell in self._cells.values() if cell.is_orphaned(now_s)]
             await asyncio.gather(
                 *(probe(cell, item) for cell in orphans for item in cell.replicas.values())
