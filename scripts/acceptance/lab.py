@@ -122,8 +122,8 @@ def lab(line: Line, *, profile: str = "wide", slurm: str = "22.05", nodes: int =
     )
     _output(
         [
-            *(str(ROOT / "scripts/lab"), "up", "--name", chosen, "--nodes", str(nodes), "--install"),
-            *("--profile", profile, "--slurm", slurm),
+            *(str(ROOT / "scripts/lab"), "up", "--name", chosen, "--install"),
+            *("--nodes", str(nodes), "--profile", profile, "--slurm", slurm),
         ]
     )
     line.note(f"lab {chosen}: Slurm {slurm}, profile {profile}, {nodes} nodes; software {env}")

@@ -1,4 +1,4 @@
-"""What the lines of this set share: a lab of six hosts, and what ``status`` says of a deployment."""
+"""What the lines of this set share: a lab of six hosts, and what ``status`` says."""
 
 from __future__ import annotations
 
