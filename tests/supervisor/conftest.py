@@ -22,6 +22,9 @@ from exaslurm.core.cell import (
     RayCellState,
     ReplicaStatus,
 )
+from exaslurm.core.codec import dumps
+from exaslurm.core.rollout import Rollout, RolloutState
+from exaslurm.core.scale import Scale
 from exaslurm.core.submission import Submission
 from exaslurm.errors import QueryFailed, RegistryError
 from exaslurm.registry.write import write_record
@@ -33,6 +36,7 @@ from exaslurm.submit.submit import submit
 from exaslurm.supervisor.act import Actor
 from exaslurm.supervisor.loop import Supervisor
 from exaslurm.supervisor.observe import Observer, read_turns
+from exaslurm.util.files import write_atomic
 
 SPEC = """\
 schema: exaslurm/v1
@@ -326,6 +330,23 @@ class Site:
 
         assert item.cell == turn
         write_submission(self.run_dir.generation(item.generation), item)
+
+    def plan_again(self) -> GenerationDir:
+        """Another generation with the same plan, of which nothing runs yet."""
+        new = self.run_dir.generation(self.run_dir.generations()[-1] + 1)
+        new.make(("c000", "c001"))
+        new.spec.write_text(self.generation.spec.read_text())
+        new.plan.write_text(self.generation.plan.read_text())
+        return new
+
+    def roll_out(self, state: RolloutState, lanes: Mapping[str, tuple[int, ...]]) -> None:
+        """Say that a rollout from generation 1 to 2 is in this state."""
+        rollout = Rollout(stable=1, candidate=2, state=state, lanes=lanes)
+        write_atomic(self.run_dir.rollout, dumps(rollout))
+
+    def scale(self, replicas: Mapping[str, int]) -> None:
+        """Say how many replicas are wanted."""
+        write_atomic(self.run_dir.scale, dumps(Scale(replicas=replicas)))
 
     def start_supervisor(self) -> None:
         """A new one, which knows nothing of what an earlier one saw."""

@@ -239,6 +239,79 @@ def test_a_stop_between_decision_and_effect(site: Site) -> None:
     assert len(site.cluster.book) == 2
 
 
+def test_a_rollout_and_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of the other generation comes up beside, the rest goes over; then all comes back."""
+    monkeypatch.setattr("tests.supervisor.conftest.LIMIT_S", 1e6)
+    for job in site.cluster.book.values():
+        job.limit_s = 1e6
+    site.run(100)
+    site.plan_again()
+    site.roll_out("canary", {"c000": (1, 2)})
+    site.run(200)
+    assert [job.turn for job in site.cluster.serving("c000")] == ["c000", "c000.2"]
+    assert site.turns()["c000.2"].generation == 2
+    assert site.run_dir.generation(2).script("c000.2").exists()
+    site.roll_out("moving", {"c000": (2,), "c001": (2,)})
+    fewest = 1
+    for _ in range(40):
+        site.run(POLL_S)
+        fewest = min(fewest, *(len(site.cluster.serving(cell)) for cell in ("c000", "c001")))
+    assert fewest == 1
+    assert sorted(job.turn for job in site.cluster.live()) == ["c000.2", "c001.2"]
+    write_desired(site.run_dir, run=True, generation=2)
+    site.roll_out("done", {})
+    site.run(100)
+    assert sorted(job.turn for job in site.cluster.live()) == ["c000.2", "c001.2"]
+    # What the first generation left is known to have ended, and not read again.
+    site.cluster.finish(site.only("c000.2"), "NODE_FAIL")
+    site.run(100)
+    assert site.turns()["c000.3"].generation == 2
+
+
+def test_an_undone_rollout_leaves_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.supervisor.conftest.LIMIT_S", 1e6)
+    for job in site.cluster.book.values():
+        job.limit_s = 1e6
+    site.run(100)
+    site.plan_again()
+    site.roll_out("canary", {"c000": (1, 2), "c001": (1, 2)})
+    site.run(20)  # the new jobs are pending
+    site.roll_out("undoing", {})
+    site.run(100)
+    assert sorted(job.turn for job in site.cluster.live()) == ["c000", "c001"]
+    site.roll_out("undone", {})
+    site.run(200)
+    assert sorted(job.turn for job in site.cluster.live()) == ["c000", "c001"]
+
+
+def test_scaled_to_nothing_and_back(site: Site) -> None:
+    site.run(100)
+    site.scale({"pretend:base": 1})
+    site.run(200)
+    assert [job.turn for job in site.cluster.live()] == ["c000"]
+    site.scale({"pretend:base": 0})
+    site.run(200)
+    assert site.cluster.live() == []
+    site.run(300)
+    assert site.cluster.live() == []
+    site.scale({})
+    site.run(100)
+    assert sorted(job.turn for job in site.cluster.live()) == ["c000.2", "c001.2"]
+
+
+def test_a_decision_of_before_is_not_carried_out(site: Site) -> None:
+    """What is wanted has changed between decision and effect."""
+    site.run(100)
+    site.cluster.finish(site.only("c000"), "CANCELLED")
+    look = site.supervisor._observer.look()
+    effects = decide(look.world, site.cluster.now_s).effects
+    site.scale({"pretend:base": 1})
+    for effect in effects:
+        site.supervisor._actor.do(effect, look)
+    assert len(site.cluster.book) == 2
+    assert site.turns()["c000"].state == "submitted"
+
+
 def test_two_supervisors_submit_once(site: Site) -> None:
 
     site.run(100)
