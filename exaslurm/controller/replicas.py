@@ -18,6 +18,7 @@ from exaslurm.core.cell import (
 )
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.plan import ModelPlan, Plan, ShardPlan, TimeoutPlan
+from exaslurm.core.versions import version_of
 
 # An engine that ended this often without having served in between is tried on another node.
 MAX_FAILURES = 4
@@ -46,6 +47,7 @@ class Replica:
     binding: ReplicaBinding
     model: ModelPlan
     shard: ShardPlan
+    version: str = ""
     phases: PhaseTimes = field(default_factory=PhaseTimes)
     engine: EngineStatus | None = None
     verified: Process | None = None
@@ -263,6 +265,7 @@ class Replica:
             hca=binding.hca,
             remark=binding.remark,
             off_plan=engine.off_plan if engine else None,
+            version=self.version,
         )
 
     def record(self, labels: Mapping[str, str]) -> ReplicaRecord:
@@ -280,6 +283,7 @@ class Replica:
             priority=self.shard.priority,
             simulated=self.model.engine.kind == "simulated",
             labels=labels,
+            version=self.version,
         )
 
 
@@ -289,5 +293,6 @@ def make_replica(plan: Plan, binding: ReplicaBinding) -> Replica:
     for shard in model.shards:
         if shard.name == binding.shard:
             gang = Gang(binding) if binding.ranks else None
-            return Replica(binding, model, shard, gang=gang)
+            version = version_of(plan, model.name, shard.name)
+            return Replica(binding, model, shard, version, gang=gang)
     raise KeyError(binding.shard)

@@ -49,5 +49,6 @@ def _replica(status: ReplicaStatus) -> dict[str, Any]:
         "pid": status.pid,
         "max_model_len": status.max_model_len,
         "simulated": status.simulated,
+        "version": status.version,
         "sleeping": status.load is not None and status.load.sleeping,
     }

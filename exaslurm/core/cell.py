@@ -128,24 +128,26 @@ class RayTarget:
 class DesiredState:
     """What a node shall run. Level-triggered: the whole of it, with a growing ``version``
     (it starts above every version that an agent reports as seen). ``kill`` names replicas that are
-    not among ``engines`` and shall end at once: no request of theirs can be finished."""
+    not among ``engines`` and shall end at once: no request of theirs can be finished. With
+    ``stop``, ``grace_s`` is how long requests in flight may take (None: the plan's drain time)."""
 
     version: int
     ray: RayTarget | None
     engines: tuple[ReplicaBinding, ...]
     stop: bool = False
     kill: tuple[str, ...] = ()
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """One node as the controller sees it. ``excluded``: a check failed there that the others
-    passed, so that it carries nothing. ``checks`` are those that did not pass, ``switches`` those
+    passed, so that it carries nothing; ``drained``: somebody wanted that it carries nothing. ``checks`` are those that did not pass, ``switches`` those
     above it, the topmost first."""
 
     node: str
     het_group: int
-    state: Literal["expected", "checking", "joined", "silent", "lost", "excluded"]
+    state: Literal["expected", "checking", "joined", "silent", "lost", "excluded", "drained"]
     address: str | None = None
     last_report_age_s: float | None = None
     ray: RayNodeStatus | None = None
@@ -164,7 +166,8 @@ class ReplicaStatus:
     ``cores``, ``mem_nodes``, ``gpus`` and ``hca`` are what was planned; ``..._granted`` what Slurm
     granted to the step on that node, for all replicas there; ``..._actual`` what the processes have
     (None: not seen yet). ``remark`` says what of the plan is not as near as it should be,
-    ``off_plan`` what of the processes is not as planned."""
+    ``off_plan`` what of the processes is not as planned. ``version`` is that of its model, see
+    ``core.versions``."""
 
     id: str
     model: str
@@ -192,6 +195,7 @@ class ReplicaStatus:
     hca: str | None = None
     remark: str | None = None
     off_plan: str | None = None
+    version: str = ""
     parts: tuple[ReplicaStatus, ...] = ()
 
 
@@ -232,7 +236,7 @@ class CellState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRecord:
-    """What a router must know of a replica to use it."""
+    """What a router must know of a replica to use it. ``version``: see ``core.versions``."""
 
     id: str
     model: str
@@ -246,6 +250,7 @@ class ReplicaRecord:
     priority: int = 0
     simulated: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

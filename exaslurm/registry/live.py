@@ -55,6 +55,7 @@ def from_record(record: CellRecord) -> Replicas:
             weight=item.weight,
             priority=item.priority,
             simulated=item.simulated,
+            version=item.version,
             switch=item.labels.get("switch", ""),
         )
         for item in record.replicas
@@ -143,5 +144,6 @@ def _replica(item: Mapping[str, Any], cell: str, written: ReplicaRecord | None) 
         weight=written.weight if written else 1.0,
         priority=written.priority if written else 0,
         simulated=bool(item.get("simulated", False)),
+        version=item.get("version") or (written.version if written else ""),
         switch=written.labels.get("switch", "") if written else "",
     )

@@ -354,6 +354,7 @@ def replicas_of_record(record: CellRecord) -> tuple[ReplicaStatus, ...]:
             url=item.url,
             max_model_len=item.max_model_len,
             simulated=item.simulated,
+            version=item.version,
         )
         for item in record.replicas
     )

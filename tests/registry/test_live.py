@@ -247,3 +247,14 @@ def test_the_switch_comes_with_the_record() -> None:
     made = record(replicas=(dataclasses.replace(item, labels={"switch": "s1"}),))
     assert from_record(made)[item.id].switch == "s1"
     assert from_state(state("ready"), made, {})[item.id].switch == "s1"
+
+
+def test_the_version_comes_with_the_state_or_with_the_record() -> None:
+    written = record(True)
+    written = dataclasses.replace(
+        written, replicas=(dataclasses.replace(written.replicas[0], version="1a2b3c4d"),)
+    )
+    assert from_record(written)["c000-r0000"].version == "1a2b3c4d"
+    assert from_state(state("ready"), written, {})["c000-r0000"].version == "1a2b3c4d"
+    fresh = from_state(state("ready", version="5e6f7a8b"), record(True), {})
+    assert fresh["c000-r0000"].version == "5e6f7a8b"
