@@ -104,10 +104,11 @@ def choose_node(
     placed: Sequence[ReplicaBinding],
     nodes: Sequence[NodeFacts],
     avoid: Collection[str] = (),
+    share: bool = True,
 ) -> ReplicaBinding:
     """A place for one replica beside those that are ``placed`` already (the replica itself is
     not among them), on any of ``nodes`` (on several, if it takes several) but those named in
-    ``avoid``.
+    ``avoid``. ``share``: where no node has room, cores and memory may be shared.
 
     Raises BindingMismatch, naming nodes and numbers, if there is none.
     """
@@ -123,7 +124,8 @@ def choose_node(
         plan.survival,
     )
     found = choose_rooms(rooms, demand, avoid=avoid)
-    found = found or choose_rooms(rooms, demand, share=True, avoid=avoid)
+    if share and not found:
+        found = choose_rooms(rooms, demand, share=True, avoid=avoid)
     if not found:
         usable = [facts for facts in workers if facts.node not in avoid]
         raise BindingMismatch(_mismatch(cell, [(replica, demand)], usable, barred))

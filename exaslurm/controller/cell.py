@@ -11,7 +11,7 @@ from typing import Literal
 
 from exaslurm.controller.desired import DesiredBook
 from exaslurm.controller.gangs import processes_of
-from exaslurm.controller.memory import ControllerMemory, ReplicaMemory
+from exaslurm.controller.memory import ControllerMemory
 from exaslurm.controller.nodes import SILENT_AFTER_S, Membership, Node
 from exaslurm.controller.ray_view import RayView
 from exaslurm.controller.replicas import Process, Replica, make_replica
@@ -49,6 +49,7 @@ class Cell:
         self.replicas: dict[str, Replica] = {}
         self.binding: CellBinding | None = None
         self.stopping = False
+        self.grace_s: float | None = None
         self.failure: str | None = None
         self._submitted_s = submitted_s if submitted_s is not None else marker.started_s
         self.engines_started = False
@@ -68,6 +69,8 @@ class Cell:
             if name in self.replicas:
                 trusted_until_s = now + SILENT_AFTER_S
                 self.replicas[name].recall(remembered.process, remembered.phases, trusted_until_s)
+                self.replicas[name].resume(remembered, now)
+        self.members.drained.update(memory.drained)
         self._served_once = self._all_ready()
 
     def on_report(self, report: AgentReport, now: float) -> DesiredState:
@@ -136,14 +139,20 @@ class Cell:
             gang = replica.gang
             if gang is None or self.stopping or now < gang.due_s or not gang.is_over(joined):
                 continue
+            if replica.leaving is not None or replica.resting is not None:
+                continue
             if joined.issuperset(replica.binding.nodes):
                 replica.begin_gang(now)
 
     def _note_gone(self, report: AgentReport) -> None:
-        """Of which gangs nothing is left on a node that knows what it shall run."""
+        """Of which gangs, and of which replicas that leave, nothing is left on a node that knows
+        what it shall run."""
         desired = self.book.get(report.node)
         if report.seen_version < desired.version:
             return
+        for replica in self.replicas.values():
+            if replica.leaving is not None:
+                replica.leaving.on_report(replica.id, report, desired)
         there = {status.replica for status in report.engines}
         for name in desired.kill:
             replica = self.replicas.get(name)
@@ -161,8 +170,11 @@ class Cell:
         for replica in self.replicas.values():
             replica.draining = True
 
-    def stop(self) -> None:
-        """Nothing shall run any more."""
+    def stop(self, grace_s: float | None = None) -> None:
+        """Nothing shall run any more. ``grace_s``: requests in flight have so long to finish, if
+        that is less than the plan's drain time. The first word on it stands."""
+        if not self.stopping:
+            self.grace_s = grace_s
         self.stopping = True
         self.drain()
 
@@ -185,13 +197,18 @@ class Cell:
             replica.tick(now, self.plan.timeouts)
         if self.binding is not None and not self.engines_started:
             self.engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
+        self._let_go(now)
         places: dict[str, list[ReplicaBinding]] = {}
         kill: dict[str, list[str]] = {}
         if self.engines_started and not self.stopping:
             for replica in self.replicas.values():
+                if replica.resting is not None:
+                    continue
                 if replica.gang is not None and replica.gang.failure is not None:
                     for name in replica.binding.nodes:
                         kill.setdefault(name, []).append(replica.id)
+                    continue
+                if replica.leaving is not None and replica.leaving.is_unwanted(now):
                     continue
                 for part in processes_of(replica.binding, replica.model):
                     places.setdefault(part.node, []).append(part)
@@ -203,13 +220,26 @@ class Cell:
                 ray=None if self.stopping or self._is_out(node) else self.ray.target,
                 engines=places.get(node.name, ()),
                 stop=self.stopping,
+                grace_s=self.grace_s,
                 kill=kill.get(node.name, ()),
             )
         ]
 
+    def _let_go(self, now: float) -> None:
+        """Note which replicas have left their places."""
+        joined = {node.name for node in self.members.joined(now)}
+        for replica in self.replicas.values():
+            leaving = replica.leaving
+            if leaving is not None and leaving.look(now, joined) and leaving.then == "rest":
+                replica.has_left()
+
     def _is_out(self, node: Node) -> bool:
         """Whether a node carries nothing, not even Ray (the head carries its Ray all the same)."""
-        return node is not self.members.head and self.members.excluded(node) is not None
+        if node is self.members.head:
+            return False
+        if node.name in self.members.drained:
+            return not any(node.name in r.binding.nodes for r in self.replicas.values())
+        return self.members.excluded(node) is not None
 
     def silent_replicas(self, now: float) -> list[Replica]:
         """Replicas on nodes whose agent says nothing any more; their engines may still serve."""
@@ -234,7 +264,8 @@ class Cell:
         return [replica for replica in self.replicas.values() if replica.wants_canary(now)]
 
     def _all_ready(self) -> bool:
-        return bool(self.replicas) and all(r.state == "ready" for r in self.replicas.values())
+        wanted = [replica for replica in self.replicas.values() if replica.resting is None]
+        return bool(wanted) and all(replica.state == "ready" for replica in wanted)
 
     def _note_reserve(self) -> None:
         for replica in self.replicas.values():
@@ -363,16 +394,12 @@ class Cell:
         switch = known.report.facts.switch if known and known.report else None
         return {"switch": switch} if switch else {}
 
-    def memory(self) -> ControllerMemory:
+    def memory(self, now: float) -> ControllerMemory:
         """What the next controller of this job must know."""
         return ControllerMemory(
             started_s=self.marker.started_s,
             ray_epoch=self.ray.epoch,
             ray_seconds=self.ray.seconds,
-            replicas={
-                replica.id: ReplicaMemory(
-                    process=replica.verified or replica.presumed, phases=replica.phases
-                )
-                for replica in self.replicas.values()
-            },
+            replicas={replica.id: replica.memory(now) for replica in self.replicas.values()},
+            drained=dict(self.members.drained),
         )

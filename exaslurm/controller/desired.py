@@ -30,10 +30,13 @@ class DesiredBook:
         engines: Iterable[ReplicaBinding],
         stop: bool,
         kill: Iterable[str] = (),
+        grace_s: float | None = None,
     ) -> bool:
         """Say what a node shall run; true if that is something new."""
         old = self.get(node)
-        new = dataclasses.replace(old, ray=ray, engines=tuple(engines), stop=stop, kill=tuple(kill))
+        new = dataclasses.replace(
+            old, ray=ray, engines=tuple(engines), stop=stop, kill=tuple(kill), grace_s=grace_s
+        )
         if new == old and old.version > 0:
             return False
         self._version += 1

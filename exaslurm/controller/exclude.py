@@ -36,12 +36,20 @@ class Exclusions:
     ) -> None:
         """Keep what the cell knows now (``now``: monotonic, ``wall_s``: Unix seconds)."""
         job = cell.marker.job_id
-        found = (
+        found = [
             ExcludedNode(
                 node=node, reason=reason, job_id=job, since_s=wall_s, until_s=wall_s + EXCLUDED_S
             )
             for node, reason in cell.members.unfit(now)
-        )
+        ]
+        found += [
+            ExcludedNode(
+                node=node, reason=drained.reason, job_id=job,
+                since_s=drained.since_s, until_s=drained.until_s,
+            )
+            for node, drained in cell.members.drained.items()
+            if drained.until_s is not None
+        ]  # fmt: skip
         joined = self._known.joined(found, wall_s)
         if joined != self._known:
             self._known = joined

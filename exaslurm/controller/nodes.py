@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from exaslurm.controller.memory import DrainedNode
 from exaslurm.core.cell import AgentReport, NodeState
 from exaslurm.core.checks import Check
 from exaslurm.core.marker import BootstrapMarker
@@ -13,7 +14,7 @@ from exaslurm.core.plan import CellPlan
 from exaslurm.core.uniform import compare
 from exaslurm.errors import AllocationError
 
-NodeWord = Literal["checking", "excluded", "joined"]
+NodeWord = Literal["checking", "excluded", "drained", "joined"]
 
 HEARTBEAT_S = 5.0
 SILENT_AFTER_S = 3 * HEARTBEAT_S
@@ -72,6 +73,8 @@ class Membership:
         self._deadline_s = deadline_s
         self._pardoned: frozenset[str] = frozenset()
         self._compared: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        # For the rest of the job they carry nothing.
+        self.drained: dict[str, DrainedNode] = {}
 
     @property
     def head(self) -> Node:
@@ -115,9 +118,11 @@ class Membership:
         return [node for node in self.nodes.values() if node.report is None]
 
     def usable(self) -> list[Node]:
-        """Nodes that have reported, ended their preflight, and are not excluded."""
+        """Nodes that have reported, ended their preflight, and are neither excluded nor drained."""
         return [
-            node for node in self.nodes.values() if node.is_examined and self.excluded(node) is None
+            node
+            for node in self.nodes.values()
+            if node.is_examined and node.name not in self.drained and self.excluded(node) is None
         ]
 
     def excluded(self, node: Node) -> Check | None:
@@ -259,8 +264,11 @@ class Membership:
         age_s = node.age_s(now)
         silent = age_s > SILENT_AFTER_S
         excluded = self.excluded(node)
+        drained = self.drained.get(node.name)
         there: NodeWord = "checking" if report.checking else "excluded" if excluded else "joined"
-        cause = f"no report for {age_s:.0f} s" if silent else None
+        if drained is not None:
+            there = "drained"
+        cause = f"no report for {age_s:.0f} s" if silent else drained.reason if drained else None
         if excluded is not None:
             cause = cause or excluded.sentence()
         return NodeState(

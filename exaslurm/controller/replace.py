@@ -23,8 +23,8 @@ class Move:
 
 
 def moves_due(cell: Cell, now: float) -> list[Move]:
-    """Moves to make now, each one seeing the ones before it. Replicas for which no node has room
-    stay where they are: their agent goes on trying."""
+    """Moves to make now, each one seeing the ones before it, the most important replicas first.
+    Replicas for which no node has room stay where they are: their agent goes on trying."""
     if cell.binding is None or cell.stopping or not cell.engines_started:
         return []
     usable = {node.name for node in cell.members.usable()}
@@ -33,28 +33,53 @@ def moves_due(cell: Cell, now: float) -> list[Move]:
         for node in cell.members.joined(now)
         if node.report is not None and node.name in usable
     ]
-    places = {replica.id: replica.binding for replica in cell.replicas.values()}
+    # What rests has no place that others could not take.
+    places = {r.id: r.binding for r in cell.replicas.values() if r.resting is None}
     moves = []
-    for replica in cell.replicas.values():
-        reason = (
-            reason_to_move(replica) if replica.gang is None else _gang_moves(cell, replica, now)
-        )
+    for replica in sorted(cell.replicas.values(), key=lambda item: -item.shard.priority):
+        reason = _why_moved(cell, replica, now)
         if reason is None:
             continue
         others = [place for name, place in places.items() if name != replica.id]
-        avoid = {*replica.failed_on, *_avoided(replica)}
-        place = _place(cell, replica.id, replica.binding.model, replica.binding.shard,
-                       others, facts, avoid)  # fmt: skip
+        place = _new_place(cell, replica, others, facts)
         if place is not None:
             places[replica.id] = place
             moves.append(Move(replica, place, reason))
     for name, model, shard in replica_ids(cell.cell):
-        if name not in places:
+        if name not in places and name not in cell.replicas:
             place = _place(cell, name, model, shard, list(places.values()), facts, set())
             if place is not None:
                 places[name] = place
                 moves.append(Move(None, place, "there is room for it now"))
     return moves
+
+
+def _why_moved(cell: Cell, replica: Replica, now: float) -> str | None:
+    """Why a replica needs another place now; None if it does not."""
+    if replica.resting is not None:
+        return None
+    if replica.leaving is not None:
+        return replica.leaving.reason if replica.leaving.over else None
+    return reason_to_move(replica) if replica.gang is None else _gang_moves(cell, replica, now)
+
+
+def _new_place(
+    cell: Cell, replica: Replica, others: Sequence[ReplicaBinding], facts: Sequence[NodeFacts]
+) -> ReplicaBinding | None:
+    """Where a replica goes. One that was drained may come back to where it was, if no other node
+    has room without crowding those there."""
+    place = replica.binding
+
+    def on(avoid: set[str], *, share: bool = True) -> ReplicaBinding | None:
+        return _place(
+            cell, replica.id, place.model, place.shard, others, facts, avoid, share=share
+        )  # fmt: skip
+
+    failed = set(replica.failed_on)
+    if replica.leaving is None:
+        return on({*failed, *_avoided(replica)})
+    left = set(replica.leaving.nodes)
+    return on(failed | left, share=False) or on(failed - left, share=False) or on(failed - left)
 
 
 def reason_to_move(replica: Replica) -> str | None:
@@ -92,11 +117,13 @@ def _place(
     placed: Sequence[ReplicaBinding],
     nodes: Sequence[NodeFacts],
     avoid: set[str],
+    *,
+    share: bool = True,
 ) -> ReplicaBinding | None:
     try:
         return choose_node(
             cell.plan, cell.cell, replica=name, model=model, shard=shard,
-            placed=placed, nodes=nodes, avoid=avoid,
+            placed=placed, nodes=nodes, avoid=avoid, share=share,
         )  # fmt: skip
     except BindingMismatch:
         return None

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from exaslurm.controller.gangs import Gang
+from exaslurm.controller.leaving import LEARN_S, Leaving, Then
+from exaslurm.controller.memory import LeavingMemory, ReplicaMemory
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import (
     EnginePhase,
@@ -42,7 +44,9 @@ class Replica:
     """One replica of the cell. ``verified`` is the process that answered a canary; ``presumed``
     one that answered an earlier controller's. ``trusted_until_s`` is how long it counts as ready
     without a word from its node, after this controller's start. ``gang``: it runs on several
-    nodes, and ``engine`` is the whole of it. Times are monotonic seconds."""
+    nodes, and ``engine`` is the whole of it. ``leaving``: it is on its way out of its place;
+    ``resting``: it is down until it is wanted again, and that is why. Times are monotonic
+    seconds."""
 
     binding: ReplicaBinding
     model: ModelPlan
@@ -65,6 +69,8 @@ class Replica:
     failures_forgiven: int = 0
     failed_on: frozenset[str] = frozenset()
     gang: Gang | None = None
+    leaving: Leaving | None = None
+    resting: str | None = None
 
     @property
     def id(self) -> str:
@@ -121,6 +127,7 @@ class Replica:
             self.is_healthy
             and not self.canary_runs
             and not self.draining
+            and self.leaving is None
             and self.process is not None
             and self.process != self.verified
             and now >= self.canary_due_s
@@ -151,8 +158,12 @@ class Replica:
     @property
     def state(self) -> ReplicaState:
         """What it is for clients."""
+        if self.resting is not None:
+            return "stopped"
         if self.draining:
             return "draining"
+        if self.leaving is not None:
+            return "pending" if self.leaving.over else "draining"
         if self.unreachable is not None:
             return "failed"
         if self.engine is None:
@@ -165,6 +176,8 @@ class Replica:
     @property
     def cause(self) -> str | None:
         """Why it is not ready, if there is a reason other than time."""
+        if self.leaving is not None or self.resting is not None:
+            return self.leaving.reason if self.leaving is not None else self.resting
         if self.unreachable is not None:
             return self.unreachable
         if self.engine is not None and self.engine.cause and not self.is_healthy:
@@ -206,22 +219,65 @@ class Replica:
             self.gang.begin(self.gang.binding, now)
             self.engine = None
 
+    def leave(self, reason: str, now: float, then: Then = "move") -> None:
+        """Drain, and end. One that leaves already does so for the reason that came first."""
+        if self.leaving is None and self.resting is None:
+            # Of one that does not serve there is nothing for routers to learn.
+            since_s = now if self.state == "ready" else now - LEARN_S
+            nodes = self.binding.nodes
+            self.leaving = Leaving(reason=reason, nodes=nodes, since_s=since_s, then=then)
+
+    def resume(self, memory: ReplicaMemory, now: float) -> None:
+        """Leave, or rest, as an earlier controller had it."""
+        self.resting = memory.resting
+        if memory.leaving is not None:
+            self.leave(memory.leaving.reason, now, memory.leaving.then)
+            if self.leaving is not None and memory.leaving.unwanted:
+                self.leaving.since_s = now - LEARN_S
+
+    def memory(self, now: float) -> ReplicaMemory:
+        """What the next controller of this job must know of it."""
+        leaving = self.leaving and LeavingMemory(
+            reason=self.leaving.reason,
+            then=self.leaving.then,
+            unwanted=self.leaving.is_unwanted(now),
+        )
+        return ReplicaMemory(
+            process=self.verified or self.presumed,
+            phases=self.phases,
+            leaving=leaving,
+            resting=self.resting,
+        )
+
+    def has_left(self) -> None:
+        """Nothing of it is left where it was, and it shall rest."""
+        if self.leaving is not None:
+            self.resting = self.leaving.reason
+            self.leaving = None
+            self._forget_engine()
+
     def move(self, binding: ReplicaBinding, now: float = 0.0) -> None:
-        """Start anew in another place."""
+        """Start anew in another place, or in the same one after it has left that."""
         if self.gang is not None:
             if self.gang.failed_node is not None:
                 self.failed_on |= {self.gang.failed_node}
-            binding = dataclasses.replace(binding, attempt=self.gang.binding.attempt)
+            attempt = self.gang.binding.attempt + (self.gang.failure is None)
+            binding = dataclasses.replace(binding, attempt=attempt)
             self.gang.begin(binding, now)
-        elif self.unreachable is None:
+        elif self.unreachable is None and self.leaving is None and self.resting is None:
             self.failed_on |= {self.binding.node}
         self.binding = binding
+        self.leaving = self.resting = None
+        self.failures_forgiven = binding.attempt
+        self._forget_engine()
+
+    def _forget_engine(self) -> None:
+        """Whatever engine there is next is another one."""
         self.engine = None
         self.verified = self.presumed = self.trusted_until_s = None
         self.healthy_s = self.ready_s = None
         self.canary_cause = self.unreachable = None
         self.canary_runs = False
-        self.failures_forgiven = binding.attempt
         self.phases = PhaseTimes(reserve_s=self.phases.reserve_s)
 
     def status(self, facts_of: Callable[[str], NodeFacts | None] = lambda _: None) -> ReplicaStatus:

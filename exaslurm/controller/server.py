@@ -229,7 +229,8 @@ class Controller:
         binding, name = self.cell.binding, self.cell.cell.name
         if binding is not None and not self.cell.stopping:
             self.keeper.keep(self.gen_dir.binding(name), dumps(binding, indent=2))
-            self.keeper.keep(self.gen_dir.controller_memory(name), dumps(self.cell.memory()))
+            memory = self.cell.memory(self._clock.monotonic())
+            self.keeper.keep(self.gen_dir.controller_memory(name), dumps(memory))
 
     async def _look_for_ended(self, now: float) -> None:
         """Learn from the batch host which nodes will not report."""

@@ -270,7 +270,7 @@ def again(cell: Cell, now: float) -> Cell:
     assert cell.binding is not None
     plan = make_plan()
     fresh = Cell(plan, make_marker(plan), generation=1, now=now, submitted_s=990.0)
-    fresh.recall(cell.binding, cell.memory(), now)
+    fresh.recall(cell.binding, cell.memory(now), now)
     return fresh
 
 
@@ -289,7 +289,7 @@ def test_a_restarted_controller_withdraws_nothing() -> None:
         cell.on_report(report(replica.binding.node, status, seen=57), 102.0)
         assert replica.state == "ready"
     assert len(cell.canaries_due(102.0)) == 3
-    assert cell.memory().replicas == before.memory().replicas
+    assert cell.memory(102.0).replicas == before.memory(102.0).replicas
     for replica in cell.canaries_due(102.0):
         assert replica.process is not None
         cell.on_canary(replica, replica.process, None, 103.0)
@@ -330,7 +330,7 @@ def test_the_memory_of_another_job_is_void() -> None:
     marker = make_marker(plan)
     cell = Cell(plan, marker, generation=1, now=0.0)
     assert before.binding is not None
-    memory = before.memory()
+    memory = before.memory(0.0)
     cell.recall(before.binding, dataclasses.replace(memory, started_s=1.0), 0.0)
     assert {replica.state for replica in cell.replicas.values()} == {"pending"}
 

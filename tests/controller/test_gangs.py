@@ -291,7 +291,7 @@ def test_a_new_controller_takes_it_over(cell: Cell) -> None:
     answer(cell, 12.0)
     assert cell.binding is not None
     again = gang_cell()
-    memory = loads(ControllerMemory, dumps(cell.memory()), where="test")
+    memory = loads(ControllerMemory, dumps(cell.memory(0.0)), where="test")
     again.recall(loads(type(cell.binding), dumps(cell.binding), where="test"), memory, 20.0)
     again.advance(20.0)
     (replica,) = again.replicas.values()
