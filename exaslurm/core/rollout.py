@@ -6,11 +6,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# canary: a cell of the new generation serves beside the old ones. moving: cells go over one by one.
-# done: the new generation is the deployment's. undoing: what there is of the new one is ended.
-# undone: nothing of it is left, and the old one is the deployment's.
-RolloutState = Literal["canary", "moving", "done", "undoing", "undone"]
+# rising: cells of the new generation come up, and get a growing share of the requests. finishing:
+# they have all of them, and what is left of the old one ends. done: the new generation is the
+# deployment's. undoing: what there is of the new one ends. undone: nothing of it is left, and the
+# old one is the deployment's.
+RolloutState = Literal["rising", "finishing", "done", "undoing", "undone"]
 OVER: frozenset[RolloutState] = frozenset(("done", "undone"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPolicy:
+    """How a rollout goes about it.
+
+    ``steps_percent``: shares of the requests that the new version gets, ascending, 100 the last.
+    Each is held for ``hold_s``, and up to as long again until the new version has answered
+    ``min_requests``. ``surge``: how many cells may run twice at once. The new version is stopped
+    where it is slower than the old by the factor ``slower`` (mean time of answers), or where more
+    of its answers fail, by the share ``failures``. ``by``: whether requests are divided by chance,
+    or a client's key stays with one version.
+    """
+
+    steps_percent: tuple[float, ...] = (5.0, 25.0, 50.0, 100.0)
+    hold_s: float = 300.0
+    min_requests: int = 200
+    surge: int = 1
+    slower: float = 1.3
+    failures: float = 0.01
+    by: Literal["random", "key"] = "random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +41,11 @@ class Rollout:
 
     ``lanes``: of which generations a cell shall have a serving job, oldest first; none: the cell
     shall not run. Cells that are not named are as the stable generation plans them.
+
+    ``names``: served names whose version differs, with the old and the new one: only their requests
+    can be divided. ``step`` counts through ``policy.steps_percent``; ``cells`` of the candidate are
+    wanted; ``share_percent`` of the requests go to it since ``since_s`` (Unix seconds). ``reason``
+    is why it is undone, ``note`` what there is to say of where it stands. ``by``: who began it.
     """
 
     schema: Literal["exaslurm/rollout/1"] = "exaslurm/rollout/1"
@@ -27,8 +54,69 @@ class Rollout:
     state: RolloutState
     lanes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reason: str | None = None
+    policy: RolloutPolicy = field(default_factory=RolloutPolicy)
+    names: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    by: str = ""
+    begun_s: float = 0.0
+    step: int = 0
+    cells: int = 1
+    share_percent: float = 0.0
+    since_s: float = 0.0
+    note: str | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether there is nothing left to do."""
         return self.state in OVER
+
+    def concerns(self, generation: int) -> bool:
+        """Whether it is under way in a deployment of this generation. One that was left when the
+        deployment was stopped is of no concern to a later one."""
+        return not self.is_over and generation in (self.stable, self.candidate)
+
+    @property
+    def steps_percent(self) -> tuple[float, ...]:
+        """The shares to go through: without a version that differs, requests cannot be divided."""
+        return self.policy.steps_percent if self.names else (100.0,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What routers counted of one version. ``failed``: answers with a status from 500 on, or lost
+    after their first byte, and attempts that were made again elsewhere; ``refused``: the engine's
+    answers with a status from 400 on. ``first`` and ``whole``: how many took how long until their
+    first byte and their end, in the routers' buckets, the last one open; their sums in seconds."""
+
+    requests: int = 0
+    failed: int = 0
+    refused: int = 0
+    first: tuple[int, ...] = ()
+    first_s: float = 0.0
+    whole: tuple[int, ...] = ()
+    whole_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The old and the new version of one served name."""
+
+    old: Answers = field(default_factory=Answers)
+    new: Answers = field(default_factory=Answers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutFigures:
+    """``rollout_figures.json``: what was counted of a rollout's step.
+
+    ``since_s`` says of which one (see ``Rollout``). ``seen``: what each router last said, by
+    router and served name; ``counted``: what has come on top since the step began; ``before``: of
+    the old versions, what was counted in all steps before. ``silent``: routers that gave no answer.
+    """
+
+    schema: Literal["exaslurm/rollout-figures/1"] = "exaslurm/rollout-figures/1"
+    candidate: int
+    since_s: float
+    seen: Mapping[str, Mapping[str, Pair]] = field(default_factory=dict)
+    counted: Mapping[str, Pair] = field(default_factory=dict)
+    before: Mapping[str, Answers] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()

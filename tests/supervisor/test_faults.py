@@ -83,12 +83,12 @@ def asked(site: Site) -> None:
 
 def other_generation(site: Site) -> None:
     site.plan_again()
-    site.roll_out("moving", {"c000": (2,)})
+    site.roll_out("rising", {"c000": (2,)})
 
 
 def beside(site: Site) -> None:
     site.plan_again()
-    site.roll_out("canary", {"c000": (1, 2)})
+    site.roll_out("rising", {"c000": (1, 2)})
 
 
 def scaled_away(site: Site) -> None:

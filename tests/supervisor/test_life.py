@@ -246,12 +246,12 @@ def test_a_rollout_and_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
         job.limit_s = 1e6
     site.run(100)
     site.plan_again()
-    site.roll_out("canary", {"c000": (1, 2)})
+    site.roll_out("rising", {"c000": (1, 2)})
     site.run(200)
     assert [job.turn for job in site.cluster.serving("c000")] == ["c000", "c000.2"]
     assert site.turns()["c000.2"].generation == 2
     assert site.run_dir.generation(2).script("c000.2").exists()
-    site.roll_out("moving", {"c000": (2,), "c001": (2,)})
+    site.roll_out("rising", {"c000": (2,), "c001": (2,)})
     fewest = 1
     for _ in range(40):
         site.run(POLL_S)
@@ -274,7 +274,7 @@ def test_an_undone_rollout_leaves_nothing(site: Site, monkeypatch: pytest.Monkey
         job.limit_s = 1e6
     site.run(100)
     site.plan_again()
-    site.roll_out("canary", {"c000": (1, 2), "c001": (1, 2)})
+    site.roll_out("rising", {"c000": (1, 2), "c001": (1, 2)})
     site.run(20)  # the new jobs are pending
     site.roll_out("undoing", {})
     site.run(100)
