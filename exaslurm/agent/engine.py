@@ -108,6 +108,10 @@ class Engine:
             shutil.rmtree(directory, ignore_errors=True)
         self._set(phase="stopped", pid=None, start_ticks=None, load=None)
 
+    def let_go(self) -> None:
+        """Do not look after it any more; it goes on, as when the agent dies."""
+        self._task.cancel()
+
     async def _keep_running(self) -> None:
         times = self._tools.times
         delay_s = times.restart_min_s

@@ -139,6 +139,11 @@ class SimulatedApp:
         except ApiError as error:
             await request.reply(error.body, error.status)
 
+    def end(self) -> None:
+        """Make no more tokens: as the end of the process."""
+        if self._stepping is not None:
+            self._stepping.cancel()
+
     async def _empty(self, request: Request) -> None:
         await request.reply(b"")
 
