@@ -77,6 +77,7 @@ class NodeAgent:
         self._changed = asyncio.Event()
         self._ending = asyncio.Event()
         self._terminated = False
+        self._grace_s: float | None = None
         self._desired_file = settings.node_dir / "desired.json"
         self._seen_version = 0
         self._facts: NodeFacts
@@ -190,6 +191,8 @@ class NodeAgent:
         """Engines, then Ray, then the controller, which tells the others; within the limits."""
         settings = self._settings
         drain_s = settings.plan.timeouts.drain_s
+        if self._grace_s is not None:
+            drain_s = min(drain_s, max(0.0, self._grace_s))
         if self._terminated:
             drain_s = min(drain_s, max(0.0, settings.grace_s - 2 * _END_S))
         log.info("stopping: requests in flight have %.0f s", drain_s)
@@ -301,6 +304,7 @@ class NodeAgent:
 
     def _apply(self, desired: DesiredState) -> None:
         if desired.stop:
+            self._grace_s = desired.grace_s
             self._ending.set()
         elif not self._ending.is_set():
             self._ray.want(desired.ray)

@@ -11,13 +11,14 @@ from typing import Literal
 
 from exaslurm.controller.desired import DesiredBook
 from exaslurm.controller.gangs import processes_of
+from exaslurm.controller.leaving import LEARN_S
 from exaslurm.controller.memory import ControllerMemory
 from exaslurm.controller.nodes import SILENT_AFTER_S, Membership, Node
 from exaslurm.controller.ray_view import RayView
 from exaslurm.controller.replicas import Process, Replica, make_replica
 from exaslurm.core import ports
 from exaslurm.core.binding import CellBinding, ReplicaBinding
-from exaslurm.core.cell import AgentReport, CellRecord, CellState, DesiredState
+from exaslurm.core.cell import AgentReport, CellRecord, CellState, DesiredState, PhaseTimes
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
@@ -83,7 +84,12 @@ class Cell:
             self.ray.on_head(report.ray, facts.address, facts.port_base + ports.RAY_GCS, now)
         for status in report.engines:
             replica = self.replicas.get(status.replica)
-            if replica is None or report.node not in replica.binding.nodes:
+            if replica is None:
+                continue
+            successor = replica.successor
+            if successor is not None and successor.binding.node == report.node:
+                successor.on_engine(status, now)
+            if report.node not in replica.binding.nodes:
                 continue
             if replica.gang is not None:
                 replica.gang.on_part(report.node, status, now)
@@ -131,6 +137,30 @@ class Cell:
             replica.on_gang(now)
             self._remember_place(replica.binding)
 
+    def begin_relay(self, replica: Replica, place: ReplicaBinding, now: float) -> None:
+        """Have a replica's successor come up while it goes on."""
+        replica.successor = make_replica(self.plan, place)
+        replica.successor.phases = PhaseTimes(reserve_s=replica.phases.reserve_s)
+        replica.succeeded_since_s = now
+
+    def end_relay(self, replica: Replica) -> None:
+        """Its successor does not come up."""
+        replica.successor, replica.relay_failed = None, True
+
+    def _hand_over(self, now: float) -> None:
+        """Successors that serve take over, also where what they relieve does not serve any more."""
+        for name, replica in self.replicas.items():
+            if replica.relieved is not None and now - replica.relieved[1] >= LEARN_S:
+                replica.relieved = None
+            successor = replica.successor
+            if successor is None or (successor.state != "ready" and replica.state == "ready"):
+                continue
+            if replica.state == "ready":
+                successor.relieved = replica.binding, now
+            successor.draining = replica.draining
+            self.replicas[name] = successor
+            self._remember_place(successor.binding)
+
     def restart_gangs(self, now: float) -> None:
         """Start those gangs again of which nothing is left, where they were. Those that need
         other nodes have been given them before, if there are any."""
@@ -150,9 +180,9 @@ class Cell:
         desired = self.book.get(report.node)
         if report.seen_version < desired.version:
             return
-        for replica in self.replicas.values():
-            if replica.leaving is not None:
-                replica.leaving.on_report(replica.id, report, desired)
+        for one in self.replicas.values():
+            if one.leaving is not None:
+                one.leaving.on_report(one.id, report, desired)
         there = {status.replica for status in report.engines}
         for name in desired.kill:
             replica = self.replicas.get(name)
@@ -193,8 +223,9 @@ class Cell:
     def advance(self, now: float) -> list[str]:
         """Bring the desired states up to date; names of the nodes whose state changed."""
         self.ray.advance(now)
-        for replica in self.replicas.values():
+        for replica in [*self.replicas.values(), *self._successors()]:
             replica.tick(now, self.plan.timeouts)
+        self._hand_over(now)
         if self.binding is not None and not self.engines_started:
             self.engines_started = self.ray.gate_open(self.wanted_in_ray(now), now)
         self._let_go(now)
@@ -212,6 +243,8 @@ class Cell:
                     continue
                 for part in processes_of(replica.binding, replica.model):
                     places.setdefault(part.node, []).append(part)
+                for place in replica.others():
+                    places.setdefault(place.node, []).append(place)
         return [
             node.name
             for node in self.members.known()
@@ -238,7 +271,11 @@ class Cell:
         if node is self.members.head:
             return False
         if node.name in self.members.drained:
-            return not any(node.name in r.binding.nodes for r in self.replicas.values())
+            return not any(
+                node.name in place.nodes
+                for replica in self.replicas.values()
+                for place in (replica.binding, *replica.others())
+            )
         return self.members.excluded(node) is not None
 
     def silent_replicas(self, now: float) -> list[Replica]:
@@ -261,7 +298,12 @@ class Cell:
 
     def canaries_due(self, now: float) -> list[Replica]:
         """Replicas to send a real request now."""
-        return [replica for replica in self.replicas.values() if replica.wants_canary(now)]
+        every = [*self.replicas.values(), *self._successors()]
+        return [replica for replica in every if replica.wants_canary(now)]
+
+    def _successors(self) -> list[Replica]:
+        found = (replica.successor for replica in self.replicas.values())
+        return [successor for successor in found if successor is not None]
 
     def _all_ready(self) -> bool:
         wanted = [replica for replica in self.replicas.values() if replica.resting is None]
@@ -331,6 +373,7 @@ class Cell:
                 *self.members.differences(),
                 *(self.binding.notes if self.binding else ()),
                 *self._moved_far(),
+                *self._relays(),
                 *self._off_plan(),
                 *self._warnings(now),
             ),
@@ -339,6 +382,15 @@ class Cell:
     def _facts(self, node: str) -> NodeFacts | None:
         member = self.members.nodes.get(node)
         return member.report.facts if member is not None and member.report is not None else None
+
+    def _relays(self) -> list[str]:
+        """Replicas that come up elsewhere while they still serve where they are."""
+        return [
+            f"{replica.id} serves on {replica.binding.node} until it does on "
+            f"{replica.successor.binding.node}"
+            for replica in self.replicas.values()
+            if replica.successor is not None
+        ]
 
     def _moved_far(self) -> list[str]:
         """Replicas whose new place is not as near as it should be; of the first places the

@@ -11,6 +11,7 @@ from aiohttp import web
 from exaslurm.controller.view import router_view
 from exaslurm.core.cell import AgentReport
 from exaslurm.core.codec import dumps, loads
+from exaslurm.core.drain import DrainRequest, StopRequest
 from exaslurm.errors import AllocationError, StateError
 
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -19,7 +20,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Surface:
-    """Routes to the five things a controller can be asked."""
+    """Routes to what a controller can be asked."""
 
     def __init__(
         self,
@@ -28,8 +29,8 @@ class Surface:
         on_report: Callable[[AgentReport], Any],
         state: Callable[[], Any],
         ray: Callable[[], dict[str, Any]],
-        stop: Callable[[], None],
-        drain: Callable[[], None],
+        stop: Callable[[float | None], None],
+        drain: Callable[[DrainRequest], None],
     ) -> None:
         self._key = key.encode()
         self._on_report = on_report
@@ -81,13 +82,27 @@ class Surface:
     async def _get_ray(self, _request: web.Request) -> web.Response:
         return _json(dumps(self._ray()))
 
-    async def _post_stop(self, _request: web.Request) -> web.Response:
-        self._stop()
+    async def _post_stop(self, request: web.Request) -> web.Response:
+        try:
+            asked = loads(StopRequest, await _body(request), where="POST /v1/stop")
+        except StateError as error:
+            return _error(400, str(error))
+        self._stop(asked.grace_s)
         return web.Response(status=204)
 
-    async def _post_drain(self, _request: web.Request) -> web.Response:
-        self._drain()
+    async def _post_drain(self, request: web.Request) -> web.Response:
+        try:
+            self._drain(loads(DrainRequest, await _body(request), where="POST /v1/drain"))
+        except StateError as error:
+            return _error(400, str(error))
+        except AllocationError as error:
+            return _error(404, str(error))
         return web.Response(status=204)
+
+
+async def _body(request: web.Request) -> bytes:
+    """The body; one that is left out says nothing."""
+    return await request.read() or b"{}"
 
 
 def _json(text: str) -> web.Response:

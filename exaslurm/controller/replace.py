@@ -27,14 +27,8 @@ def moves_due(cell: Cell, now: float) -> list[Move]:
     Replicas for which no node has room stay where they are: their agent goes on trying."""
     if cell.binding is None or cell.stopping or not cell.engines_started:
         return []
-    usable = {node.name for node in cell.members.usable()}
-    facts = [
-        node.report.facts
-        for node in cell.members.joined(now)
-        if node.report is not None and node.name in usable
-    ]
-    # What rests has no place that others could not take.
-    places = {r.id: r.binding for r in cell.replicas.values() if r.resting is None}
+    facts = _facts(cell, now)
+    places = _taken(cell)
     moves = []
     for replica in sorted(cell.replicas.values(), key=lambda item: -item.shard.priority):
         reason = _why_moved(cell, replica, now)
@@ -52,6 +46,34 @@ def moves_due(cell: Cell, now: float) -> list[Move]:
                 places[name] = place
                 moves.append(Move(None, place, "there is room for it now"))
     return moves
+
+
+def place_elsewhere(cell: Cell, replica: Replica, now: float) -> ReplicaBinding | None:
+    """A place for a second engine of a replica that goes on where it is."""
+    place, others = replica.binding, list(_taken(cell).values())
+    avoid = {*replica.failed_on, *place.nodes}
+    return _place(
+        cell, replica.id, place.model, place.shard, others, _facts(cell, now), avoid, share=False
+    )
+
+
+def _facts(cell: Cell, now: float) -> list[NodeFacts]:
+    """Of the nodes that may be given replicas."""
+    usable = {node.name for node in cell.members.usable()}
+    return [
+        node.report.facts
+        for node in cell.members.joined(now)
+        if node.report is not None and node.name in usable
+    ]
+
+
+def _taken(cell: Cell) -> dict[str, ReplicaBinding]:
+    """The places that are taken. What rests has none that others could not take."""
+    taken = {r.id: r.binding for r in cell.replicas.values() if r.resting is None}
+    for replica in cell.replicas.values():
+        if replica.successor is not None:
+            taken[f"{replica.id} to come"] = replica.successor.binding
+    return taken
 
 
 def _why_moved(cell: Cell, replica: Replica, now: float) -> str | None:

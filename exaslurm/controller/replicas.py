@@ -45,8 +45,9 @@ class Replica:
     one that answered an earlier controller's. ``trusted_until_s`` is how long it counts as ready
     without a word from its node, after this controller's start. ``gang``: it runs on several
     nodes, and ``engine`` is the whole of it. ``leaving``: it is on its way out of its place;
-    ``resting``: it is down until it is wanted again, and that is why. Times are monotonic
-    seconds."""
+    ``resting``: it is down until it is wanted again, and that is why. ``successor``: one of the
+    same name that comes up elsewhere to take its place; ``relieved``: the place of the one that it
+    took over from, and when. Times are monotonic seconds."""
 
     binding: ReplicaBinding
     model: ModelPlan
@@ -71,6 +72,10 @@ class Replica:
     gang: Gang | None = None
     leaving: Leaving | None = None
     resting: str | None = None
+    successor: Replica | None = None
+    succeeded_since_s: float = 0.0
+    relay_failed: bool = False
+    relieved: tuple[ReplicaBinding, float] | None = None
 
     @property
     def id(self) -> str:
@@ -219,6 +224,12 @@ class Replica:
             self.gang.begin(self.gang.binding, now)
             self.engine = None
 
+    def others(self) -> list[ReplicaBinding]:
+        """Where engines of its name run besides its own place: its successor, and the one that it
+        has relieved."""
+        found = [] if self.successor is None else [self.successor.binding]
+        return found if self.relieved is None else [*found, self.relieved[0]]
+
     def leave(self, reason: str, now: float, then: Then = "move") -> None:
         """Drain, and end. One that leaves already does so for the reason that came first."""
         if self.leaving is None and self.resting is None:
@@ -226,6 +237,7 @@ class Replica:
             since_s = now if self.state == "ready" else now - LEARN_S
             nodes = self.binding.nodes
             self.leaving = Leaving(reason=reason, nodes=nodes, since_s=since_s, then=then)
+            self.successor = None
 
     def resume(self, memory: ReplicaMemory, now: float) -> None:
         """Leave, or rest, as an earlier controller had it."""
@@ -237,11 +249,13 @@ class Replica:
 
     def memory(self, now: float) -> ReplicaMemory:
         """What the next controller of this job must know of it."""
-        leaving = self.leaving and LeavingMemory(
-            reason=self.leaving.reason,
-            then=self.leaving.then,
-            unwanted=self.leaving.is_unwanted(now),
-        )
+        leaving = None
+        if self.leaving is not None:
+            leaving = LeavingMemory(
+                reason=self.leaving.reason,
+                then=self.leaving.then,
+                unwanted=self.leaving.is_unwanted(now),
+            )
         return ReplicaMemory(
             process=self.verified or self.presumed,
             phases=self.phases,
@@ -267,7 +281,8 @@ class Replica:
         elif self.unreachable is None and self.leaving is None and self.resting is None:
             self.failed_on |= {self.binding.node}
         self.binding = binding
-        self.leaving = self.resting = None
+        self.leaving = self.resting = self.successor = None
+        self.relay_failed = False
         self.failures_forgiven = binding.attempt
         self._forget_engine()
 

@@ -15,6 +15,7 @@ from exaslurm.bind.binder import bind_cell
 from exaslurm.bind.elsewhere import cells_to_ask, fatal_elsewhere
 from exaslurm.controller.cell import Cell
 from exaslurm.controller.diagnose import why_silent
+from exaslurm.controller.drain import check_known, drain_nodes, drain_replicas
 from exaslurm.controller.exclude import Exclusions
 from exaslurm.controller.http import Surface
 from exaslurm.controller.keep import Keeper
@@ -22,9 +23,11 @@ from exaslurm.controller.neighbours import read_neighbours
 from exaslurm.controller.peers import PUSH_S, Peers
 from exaslurm.controller.publish import Publisher
 from exaslurm.controller.ray_watch import RayWatch
+from exaslurm.controller.relay import given_up, relays_due
 from exaslurm.controller.replace import moves_due
 from exaslurm.core.cell import AgentReport, CellRecord, DesiredState
 from exaslurm.core.codec import dumps, loads
+from exaslurm.core.drain import DrainRequest
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.placement import Shard
@@ -148,14 +151,23 @@ class Controller:
         self.changed()
         return answer
 
-    def _stop(self) -> None:
+    def _stop(self, grace_s: float | None = None) -> None:
         log.info("asked to stop")
-        self.cell.stop()
+        self.cell.stop(grace_s)
         self.changed()
 
-    def _drain(self) -> None:
-        log.info("asked to drain")
-        self.cell.drain()
+    def _drain(self, asked: DrainRequest) -> None:
+        what = ", ".join((*asked.replicas, *asked.nodes)) or "everything"
+        if asked.is_whole_cell:
+            self.cell.drain()
+        else:
+            check_known(self.cell, asked.replicas, asked.nodes)
+            drain_replicas(self.cell, asked.replicas, asked.reason, self._clock.monotonic())
+            drain_nodes(
+                self.cell, asked.nodes, asked.reason,
+                wall_s=self._clock.wall(), excluded_s=asked.excluded_s,
+            )  # fmt: skip
+        log.info("asked to drain %s: %s", what, asked.reason)
         self.changed()
 
     def _on_published(self, record: CellRecord) -> None:
@@ -223,6 +235,19 @@ class Controller:
             nodes = ", ".join(move.place.nodes)
             log.warning("%s goes to %s: %s", move.place.id, nodes, move.reason)
             self.cell.place(move.place, now)
+        for replica in list(self.cell.replicas.values()):
+            why = given_up(self.cell, replica, now)
+            if why is not None:
+                log.warning("%s: its successor is given up: %s", replica.id, why)
+                self.cell.end_relay(replica)
+        while relays := relays_due(self.cell, now):
+            for relay in relays:
+                if relay.place is None:
+                    log.info("%s leaves: %s", relay.replica.id, relay.reason)
+                    relay.replica.leave(relay.reason, now)
+                else:
+                    log.info("%s goes to %s: %s", relay.replica.id, relay.place.node, relay.reason)
+                    self.cell.begin_relay(relay.replica, relay.place, now)
 
     def _remember(self) -> None:
         """Where everything is, for the next controller."""

@@ -142,8 +142,8 @@ class DesiredState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """One node as the controller sees it. ``excluded``: a check failed there that the others
-    passed, so that it carries nothing; ``drained``: somebody wanted that it carries nothing. ``checks`` are those that did not pass, ``switches`` those
-    above it, the topmost first."""
+    passed, so that it carries nothing; ``drained``: somebody wanted that it carries nothing.
+    ``checks`` are those that did not pass, ``switches`` those above it, the topmost first."""
 
     node: str
     het_group: int

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from exaslurm.core.cell import CellState
-from exaslurm.core.codec import loads
+from exaslurm.core.codec import dumps, loads
+from exaslurm.core.drain import DrainRequest
 from exaslurm.errors import RegistryError, StateError
 
 _AT_ONCE = 16
@@ -62,6 +63,12 @@ def post_stop(state_url: str, key: str, *, grace_s: float, timeout_s: float) -> 
 def post_drain(state_url: str, key: str, *, timeout_s: float) -> None:
     """Ask a cell to drain: routers shall send it nothing new."""
     _call(state_url.rstrip("/") + "/v1/drain", key, timeout_s, body=b"{}")
+
+
+def post_drain_request(state_url: str, key: str, asked: DrainRequest, *, timeout_s: float) -> None:
+    """Ask a cell to let replicas or nodes go; RegistryError, in the controller's words, if it does
+    not know one of them."""
+    _call(state_url.rstrip("/") + "/v1/drain", key, timeout_s, body=dumps(asked).encode())
 
 
 def post_targets(
