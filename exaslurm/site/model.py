@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from exaslurm.site.chaos import Chaos
 from exaslurm.site.fabric import Fabric
 from exaslurm.site.internet import Internet
 from exaslurm.site.paths import resolve
@@ -407,6 +408,7 @@ class Site(Root):
     limits: Limits = Field(default=Limits(), description="Ceilings of the site.")
     gateway: GatewayRules = Field(default=GatewayRules(), description="Where a router may run.")
     timeouts: Timeouts = Field(default=Timeouts(), description="Deadlines.")
+    chaos: Chaos = Field(default=Chaos(), description="Faults on purpose (exaslurm chaos).")
     locks: tuple[Text, ...] = Field(
         default=(),
         description="Keys (dotted) that a config laid over this one may not change, and, as "

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit import chroot, down, enter, faults, lock, prerequisites, status, up
+from labkit import chroot, door, down, enter, faults, lock, prerequisites, status, up
 from labkit import record as records
 from labkit.errors import EXIT_NOT_UP, LabError, UsageError
 from labkit.layout import CHROOT_DIR, PROFILES, LabConfig, default_name
@@ -47,6 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     exec_verb.add_argument("--user", default="exa1")
     exec_verb.add_argument("--env", action="append", default=[], metavar="K=V")
     exec_verb.add_argument("--cwd", metavar="DIR", help="default: the user's home")
+    exec_verb.add_argument(
+        "--door", action="store_true", help=f"the command may use scripts/lab: {door.DOOR}/lab"
+    )
     exec_verb.add_argument("host", metavar="HOST")
     exec_verb.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD")
 
@@ -116,8 +119,13 @@ def _exec(arguments: argparse.Namespace) -> int:
         if not key or not equals:
             raise UsageError(f"--env {pair!r}: use KEY=VALUE")
         environment[key] = value
-    door = records.load_running(arguments.name).door(arguments.host)
-    return enter.exec_in_foreground(door, arguments.user, command, environment, arguments.cwd)
+    lab = records.load_running(arguments.name)
+    where = lab.door(arguments.host)
+    user, cwd = arguments.user, arguments.cwd
+    if not arguments.door:
+        return enter.exec_in_foreground(where, user, command, environment, cwd)
+    with door.Door(lab, arguments.host, user):
+        return enter.exec_in_foreground(where, user, command, environment, cwd)
 
 
 def _fault(arguments: argparse.Namespace) -> int:
