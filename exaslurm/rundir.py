@@ -26,7 +26,7 @@ from pathlib import Path
 from exaslurm.core import codec
 from exaslurm.core.submission import Desired
 from exaslurm.errors import DeploymentError, StateError
-from exaslurm.util.files import make_private_dir, read_text, state_error
+from exaslurm.util.files import is_there, make_private_dir, read_text, state_error
 from exaslurm.util.user import user_and_home
 
 
@@ -194,8 +194,8 @@ class RunDir:
 
     def read_desired(self) -> Desired | None:
         """What the owner wants; None if nobody has said anything yet. StateError if the file
-        cannot be understood."""
-        if not self.desired.exists():
+        cannot be understood, or the directory is not there."""
+        if not is_there(self.desired):
             return None
         text = read_text(self.desired)
         try:
@@ -264,6 +264,11 @@ class RunDir:
     def audit(self) -> Path:
         """Records of requests, see ``router/audit_chain.py``."""
         return self.path / "audit"
+
+    @property
+    def chaos(self) -> Path:
+        """What ``exaslurm chaos`` has broken and not mended yet, see ``chaos/undo.py``."""
+        return self.path / "chaos"
 
     @property
     def canary(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from exaslurm.errors import ExaslurmError, ExitCode
 from exaslurm.gateway.options import parse
 from exaslurm.gateway.serve import serve
+from exaslurm.util.logthread import LogThread
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -18,12 +20,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_streams()
     try:
         options = parse(given)
-        logging.basicConfig(
+        lines = LogThread(
+            "gateway",
             level=logging.DEBUG if options.debug else logging.INFO,
-            format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s",
-            stream=sys.stderr,
+            form="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s",
         )
-        serve(options, given)
+        try:
+            serve(options, given)
+        finally:
+            lines.close()
     except ExaslurmError as error:
         if "--debug" in given:
             raise
@@ -42,4 +47,10 @@ def _open_standard_streams() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # it was closed when we started
+            with contextlib.suppress(OSError):
+                stream.flush()
+    # Not sys.exit: a thread that hangs in a file call would be waited for.
+    os._exit(code)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from exaslurm.core.canary import Canary
 from exaslurm.core.codec import loads
-from exaslurm.util.files import read_text
+from exaslurm.util.files import is_there, read_text
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +23,9 @@ class CanaryFile:
         self._text = ""
 
     def refresh(self) -> None:
-        """Look; StateError if the file is damaged: then the shares stay what they were."""
-        text = read_text(self._path) if self._path.exists() else ""
+        """Look; StateError if the file is damaged, or its directory is away: then the shares stay
+        what they were."""
+        text = read_text(self._path) if is_there(self._path) else ""
         if text == self._text:
             return
         canary = loads(Canary, text, where=str(self._path)) if text else Canary()

@@ -12,12 +12,12 @@ from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.gateway.endpoint import publish, read_endpoint
 from exaslurm.rundir import RunDir
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.presence import Presence
 
 log = logging.getLogger(__name__)
 
 _EVERY_S = 1.0
 _TIMEOUT_S = 10.0
-# A mount that comes and goes is no removed deployment.
 _LOOKS_UNTIL_GONE = 5
 
 Step = Callable[[], str | None]
@@ -91,17 +91,22 @@ class Listed:
 
 
 class Wanted:
-    """Whether the deployment shall run, by its directory."""
+    """Whether the deployment shall run, by its directory. A file system that is away ends
+    nothing."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
+        self._presence = Presence(run_dir.path)
         self._missed = 0
 
     def __call__(self) -> str | None:
-        if not self._run_dir.path.is_dir():
+        found = self._presence.look()
+        if found == "removed":
             self._missed += 1
             return f"{self._run_dir.path} is gone" if self._missed >= _LOOKS_UNTIL_GONE else None
         self._missed = 0
+        if found == "away":
+            raise StateError(f"{self._run_dir.path} is away (is its file system mounted?)")
         return None if wants_run(self._run_dir) else "the deployment is to stop"
 
 

@@ -25,6 +25,7 @@ from exaslurm.gateway.supervised import keep_supervisor
 from exaslurm.gateway.tls import Certificate
 from exaslurm.gateway.worker import GRACE_S, Worker, exit_text
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.logthread import write_on
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Parent:
     async def run(self) -> None:
         """Until all workers have ended. ExaslurmError if one of them cannot start at first."""
         self._files = IoThread("files")
+        write_on(self._files)
         self._figures = own_directory()
         self._known = Known(self._service, self._listeners, self._certificate)
         loop = asyncio.get_running_loop()

@@ -25,6 +25,7 @@ from exaslurm.router.loads import Loads, loads_path
 from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.router import Router
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.logthread import write_on
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class Process:
     ) -> None:
         front = service.front
         self.files = IoThread("files")
+        write_on(self.files)
         self._parts = service.parts(self.files)
         self._quotas = _quotas(service) if self._parts.keys is not None else None
         self._loads = _loads(service)

@@ -138,16 +138,17 @@ class DeploymentService:
     def check(self) -> None:
         self._keys()
 
-    def parts(self, files: IoThread) -> Parts:  # noqa: ARG002 (the registry has a thread of its own)
+    def parts(self, files: IoThread) -> Parts:
         from exaslurm.registry.follow import RegistryFollower
 
         internal_key, keys = self._keys()
-        source = RegistryFollower(self._directory, internal_key, clock=Clock.of(os.environ))
+        clock = Clock.of(os.environ)
+        source = RegistryFollower(self._directory, internal_key, files=files, clock=clock)
         config = _config(self, self._policy, self._limits, internal_key)
         config = replace(config, hedge_after_s=self._hedge_after_s)
         audit = None
         if self._audit_gib is not None:
-            audit = _audit(self._directory.audit, internal_key, self._audit_gib)
+            audit = _audit(self._directory.audit, internal_key, self._audit_gib, files)
         return Parts(config, source, keys, audit)
 
     def _keys(self) -> tuple[str, ClientKeys]:
@@ -199,7 +200,7 @@ class EnginesService:
         source = PolledSource(self._engines, pollers=self.front.workers, files=files)
         config = _config(self, self._options.policy or "affinity", self._limits, None)
         directory = self._options.audit
-        audit = None if directory is None else _audit(directory, None, _AUDIT_GIB)
+        audit = None if directory is None else _audit(directory, None, _AUDIT_GIB, files)
         return Parts(config, source, self._keys(), audit)
 
     def _keys(self) -> ClientKeys | None:
@@ -211,10 +212,10 @@ class EnginesService:
         return keys
 
 
-def _audit(directory: Path, secret: str | None, gib: float) -> Audit:
+def _audit(directory: Path, secret: str | None, gib: float, files: IoThread) -> Audit:
     from exaslurm.router.audit import Audit
 
-    return Audit(directory, secret=secret, max_total_bytes=int(gib * 2**30))
+    return Audit(directory, secret=secret, max_total_bytes=int(gib * 2**30), files=files)
 
 
 def load_plan(options: GatewayOptions, run_dir: RunDir) -> Plan:

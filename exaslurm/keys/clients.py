@@ -20,7 +20,7 @@ from exaslurm.core.codec import dumps, loads
 from exaslurm.errors import StateError, UserError
 from exaslurm.keys.secrets import SECRET_BYTES, read_private
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import make_private_dir, write_atomic
+from exaslurm.util.files import is_there, make_private_dir, write_atomic
 from exaslurm.util.lock import file_lock
 
 if TYPE_CHECKING:
@@ -191,10 +191,11 @@ class ClientKeys:
     def refresh(self) -> bool:
         """Read the file again; true if its content is new. A missing file means no keys (yet).
 
-        On StateError (unreadable, loose mode, damaged) what was known stays in use.
+        On StateError (unreadable, loose mode, damaged, without its directory) what was known stays
+        in use.
         """
         path = self._path
-        raw = read_private(path, limit=_MAX_STORE_BYTES) if path.exists() else b""
+        raw = read_private(path, limit=_MAX_STORE_BYTES) if is_there(path) else b""
         if raw == self._raw:
             return False
         store = loads(_Store, raw, where=str(path)) if raw else _Store()

@@ -59,7 +59,9 @@ class RecordReader:
                     for entry in entries
                     if entry.name.endswith(".json") and not entry.name.startswith(".")
                 )
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if not self._run_dir.path.is_dir():  # removed, or its file system is away
+                raise state_error("list", directory, error) from error
             names = []
         except OSError as error:
             raise state_error("list", directory, error) from error

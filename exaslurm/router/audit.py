@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from exaslurm.errors import StateError
 from exaslurm.keys.clients import KeyInfo
@@ -23,6 +23,9 @@ from exaslurm.router.audit_chain import Sealer, derive_key
 from exaslurm.router.audit_writer import ChainWriter
 from exaslurm.router.call import Call
 from exaslurm.router.exposition import Family
+from exaslurm.util.iothread import IoThread
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,8 @@ class Audit:
     """The audit log of one router process, in ``directory``, chained with a key that is derived
     from ``secret``. ``start`` it in the process that uses it, and ``close`` it at the end.
 
-    Above ``max_total_bytes`` in the directory the oldest files go.
+    Above ``max_total_bytes`` in the directory the oldest files go. ``files``: the thread that
+    touches the disk (None: its own).
     """
 
     def __init__(
@@ -58,9 +62,11 @@ class Audit:
         max_file_bytes: int = MAX_FILE_BYTES,
         max_total_bytes: int | None = None,
         flush_s: float = FLUSH_S,
+        files: IoThread | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._directory = directory
+        self._files = files
         if max_total_bytes is not None:  # what is removed is a whole file
             max_file_bytes = min(max_file_bytes, max_total_bytes // 16)
         self._writer = ChainWriter(
@@ -180,11 +186,17 @@ class Audit:
         while not self._ending.wait(self._flush_s):
             self._write_out()
         self._write_out()
-        self._missing = self._writer.close(self._untold())
+        self._missing = self._on_files(lambda: self._writer.close(self._untold()))
+
+    def _on_files(self, call: Callable[[], T]) -> T:
+        """The call made by the thread that may hang."""
+        return call() if self._files is None else self._files.wait(call)
 
     def _write_out(self) -> None:
+        if not self._untold() and self._writer.is_settled:
+            return
         try:
-            self._drain()
+            self._on_files(self._drain)
         except (OSError, StateError) as error:
             if self._trouble is None:
                 log.error("the audit log in %s cannot be written: %s", self._directory, error)
@@ -204,8 +216,6 @@ class Audit:
     def _drain(self) -> None:
         """Bring to disk what was there when this began."""
         writer, pending = self._writer, self._pending
-        if not self._untold() and writer.is_settled:
-            return
         writer.ready()
         count = len(pending)
         while count:

@@ -18,6 +18,7 @@ from exaslurm.submit.submit import template_dirs_for
 from exaslurm.supervisor.act import Actor
 from exaslurm.supervisor.loop import Supervisor
 from exaslurm.supervisor.observe import Observer
+from exaslurm.util.logthread import LogThread
 
 log = logging.getLogger("exaslurm.supervisor")
 
@@ -46,14 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--under-gateway", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--debug", action="store_true")
     options = parser.parse_args(argv)
-    logging.basicConfig(
+    run_dir = RunDir(options.run_dir.absolute())
+    # A file system that was away and came back is another one to who stands in it: sbatch would
+    # find no current directory.
+    os.chdir("/")
+    lines = LogThread(
+        "supervisor",
         level=logging.DEBUG if options.debug else logging.INFO,
-        format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
+        form="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s",
     )
     parent = os.getppid() if options.under_gateway else None
     try:
-        supervisor = make(RunDir(options.run_dir.absolute()), dict(os.environ))
+        supervisor = make(run_dir, dict(os.environ))
         asyncio.run(supervisor.run(while_parent=parent))
     except ExaslurmError as error:
         if options.debug:
@@ -62,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.remedy:
             print(f"  remedy: {error.remedy}", file=sys.stderr)
         return int(error.exit_code)
+    finally:
+        lines.close()
     return int(ExitCode.OK)
 
 

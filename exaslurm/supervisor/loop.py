@@ -19,8 +19,11 @@ from exaslurm.supervisor.act import Actor
 from exaslurm.supervisor.decide import decide
 from exaslurm.supervisor.model import Decision, World
 from exaslurm.supervisor.observe import Look, Observer
+from exaslurm.util.clock import MACHINE
 from exaslurm.util.files import write_atomic
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.logthread import write_on
+from exaslurm.util.presence import Presence
 from exaslurm.util.process import start_ticks
 from exaslurm.util.waiting import set_within
 
@@ -52,12 +55,15 @@ class Supervisor:
         *,
         managers: Sequence[Manager] = (),
         clock: Callable[[], float] = time.time,
+        machine_s: Callable[[float], float] = MACHINE.machine_s,
     ) -> None:
         self._run_dir = run_dir
         self._observer = observer
         self._actor = actor
         self._managers = managers
         self._clock = clock
+        self._machine_s = machine_s
+        self._presence = Presence(run_dir.path)
         self._said: tuple[Mapping[str, str], str | None] | None = None
 
     def round(self) -> World:
@@ -83,6 +89,16 @@ class Supervisor:
                 log.warning("%s: %s", type(manager).__name__, error)
         return changed
 
+    def _checked_round(self) -> World:
+        """As ``round``; _RemovedError where there is nothing left to look after."""
+        self._presence.look()
+        try:
+            return self.round()
+        except ExaslurmError as error:
+            if self._presence.look() == "removed":
+                raise _RemovedError(f"{self._run_dir.path} is gone") from error
+            raise
+
     async def run(self, *, while_parent: int | None = None) -> None:
         """Until the deployment is to stop, or SIGTERM. ``while_parent``: until this process is no
         longer the parent of ours. DeploymentError if there is no such deployment."""
@@ -91,9 +107,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         worker = IoThread("supervisor")
+        write_on(worker)
         while not ending.is_set():
             pause_s = _TROUBLE_S
-            begun = asyncio.ensure_future(worker.run(self.round, timeout_s=_ROUND_S))
+            begun = asyncio.ensure_future(worker.run(self._checked_round, timeout_s=_ROUND_S))
             end = asyncio.ensure_future(ending.wait())
             await asyncio.wait({begun, end}, return_when=asyncio.FIRST_COMPLETED)
             end.cancel()
@@ -106,16 +123,14 @@ class Supervisor:
                     log.info("the deployment is to stop: ending")
                     return
                 pause_s = world.poll_s
-            except DeploymentError:
-                if not self._run_dir.path.is_dir():
-                    raise
-                log.exception("this round came to nothing")
-            except ExaslurmError as error:
+            except _RemovedError:
+                raise
+            except (ExaslurmError, OSError) as error:
                 log.warning("this round came to nothing: %s", error)
             if while_parent is not None and os.getppid() != while_parent:
                 log.info("the gateway has ended: ending")
                 return
-            await set_within(ending, pause_s)
+            await set_within(ending, self._machine_s(pause_s))
 
     def _note(self, decision: Decision, trouble: str | None) -> None:
         """Leave for ``status`` what there is to say, if it is something new."""
@@ -138,3 +153,7 @@ class Supervisor:
         )
         write_atomic(self._run_dir.supervisor, dumps(notes, indent=1))
         self._said = said
+
+
+class _RemovedError(DeploymentError):
+    """The deployment was removed while it ran."""

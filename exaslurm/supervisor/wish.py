@@ -16,7 +16,7 @@ from exaslurm.core.turns import cell_of
 from exaslurm.errors import DeploymentError
 from exaslurm.rundir import RunDir
 from exaslurm.supervisor.sharing import Counts, share
-from exaslurm.util.files import read_text
+from exaslurm.util.files import is_there, read_text
 
 T = TypeVar("T")
 
@@ -95,4 +95,4 @@ def turns_of_cells(turns: Mapping[str, T]) -> dict[str, dict[str, T]]:
 
 
 def _read(kind: type[T], path: Path) -> T | None:
-    return loads(kind, read_text(path), where=str(path)) if path.exists() else None
+    return loads(kind, read_text(path), where=str(path)) if is_there(path) else None

@@ -8,13 +8,18 @@ import io
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
 
-from exaslurm.errors import StateError
+from exaslurm.errors import StateError, TakenOver
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIR = 0o700
+
+# Where files below a directory are made before they are moved into place; see ``staging``.
+_staged: ContextVar[tuple[Path, Path] | None] = ContextVar("staged", default=None)
 
 _REMEDIES = {
     errno.ENOSPC: "free some space there, or set EXASLURM_HOME to a directory with room",
@@ -47,6 +52,18 @@ def make_private_dir(path: Path) -> None:
         raise state_error("make directory", path, error) from error
 
 
+@contextlib.contextmanager
+def staging(root: Path, stage: Path) -> Iterator[None]:
+    """In this context ``write_atomic`` makes files below ``root`` in the directory ``stage``, on
+    the same file system, before it moves them into place. So whoever removes ``stage`` keeps this
+    process from replacing any of them: from then on that is a TakenOver."""
+    token = _staged.set((root, stage))
+    try:
+        yield
+    finally:
+        _staged.reset(token)
+
+
 def write_atomic(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> None:
     """Replace a file by rename, so that a reader sees the old or the new one, never half.
 
@@ -54,6 +71,9 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> 
     """
     raw = data.encode() if isinstance(data, str) else data
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    stage = _stage_of(path)
+    if stage is not None:
+        temporary = stage / temporary.name
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
@@ -67,7 +87,17 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> 
                 temporary.unlink()
             raise
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE) and stage and not stage.is_dir():
+            raise TakenOver(
+                f"another process has taken over: {path} is not written any more"
+            ) from error
         raise state_error("write", path, error) from error
+
+
+def _stage_of(path: Path) -> Path | None:
+    """Where a file is to be made that goes to this path; None: beside it."""
+    root, stage = _staged.get() or (None, None)
+    return stage if root is not None and path.is_relative_to(root) else None
 
 
 def create_once(path: Path, data: str | bytes, *, mode: int = PRIVATE_FILE) -> bool:
@@ -117,6 +147,21 @@ def open_at_once(path: Path) -> BinaryIO:
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller closes it
     os.set_blocking(file.fileno(), True)
     return file
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is such a file, in a directory that is there. StateError without the directory:
+    a file system that is away (unmounted) says nothing of its files."""
+    try:
+        path.stat()
+        return True
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise state_error("read", path, error) from error
+    if os.path.isdir(path.parent):
+        return False
+    raise StateError(f"cannot read {path}: there is no {path.parent} (is its file system mounted?)")
 
 
 def read_text(path: Path) -> str:

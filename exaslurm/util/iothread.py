@@ -2,11 +2,14 @@
 
 A hung mount blocks a system call for as long as the mount hangs, and no signal or timeout ends
 it. So such calls are made on a thread of their own; when one is stuck, callers go on without it.
+A process has one such thread, so that a mount that hangs holds one thread and no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -31,9 +34,10 @@ class IoThread:
     """
 
     def __init__(self, name: str = "files") -> None:
-        self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._stuck: asyncio.Future[Any] | None = None
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
 
     async def run(self, call: Callable[..., T], *args: Any, timeout_s: float) -> T:
         """The result of ``call(*args)``, made on the thread."""
@@ -50,9 +54,41 @@ class IoThread:
             raise FileSystemHangs(f"no answer from the file system in {timeout_s:g} s")
         return future.result()
 
+    def post(self, call: Callable[[], object]) -> None:
+        """Have ``call`` made when what came before is done, however long that takes. What it
+        raises is lost; it must not pile up while the file system hangs."""
+
+        def carry_out() -> None:
+            with contextlib.suppress(Exception):
+                call()
+
+        self._queue.put(carry_out)
+
+    def wait(self, call: Callable[[], T]) -> T:
+        """The result of ``call``, for another thread, which waits for it without limit."""
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def carry_out() -> None:
+            try:
+                done.set_result(call())
+            except BaseException as error:
+                done.set_exception(error)
+
+        self._queue.put(carry_out)
+        return done.result()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the caller is on the thread."""
+        return threading.current_thread() is self._thread
+
+    def close(self) -> None:
+        """End the thread when it has done what there is."""
+        self._queue.put(None)
+
     def _work(self) -> None:
-        while True:
-            self._queue.get()()
+        while (call := self._queue.get()) is not None:
+            call()
 
 
 def _carry_out(

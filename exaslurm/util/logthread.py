@@ -1,39 +1,98 @@
 """Logging that cannot block: lines are written by a thread of their own.
 
 A log on a shared file system hangs when the file system does; the process that writes it must
-not.
+not. Where the process has a thread for its files, that one writes the log too (``write_on``), so
+that no second thread hangs.
 """
 
 from __future__ import annotations
 
 import logging
-import logging.handlers
-import queue
 import sys
 import threading
+from collections import deque
+
+from exaslurm.util.iothread import IoThread
 
 _DATE = "%Y-%m-%dT%H:%M:%S"
+# While nothing can be written, the oldest lines go.
+_MOST_LINES = 20_000
+
+_active: LogThread | None = None
 
 
 class LogThread:
-    """Everything that is logged goes to stderr through a thread."""
+    """Everything that is logged goes to stderr through a thread. ``form``: of a line, as of
+    ``logging.Formatter``; each begins with the time and ``name`` if it is not given."""
 
-    def __init__(self, name: str) -> None:
-        self._lines: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+    def __init__(self, name: str, *, level: int = logging.INFO, form: str | None = None) -> None:
+        self._lines: deque[logging.LogRecord] = deque(maxlen=_MOST_LINES)
+        self._lock = threading.Lock()
+        self._asked = False
+        self._files = IoThread("log")
         self._stream = logging.StreamHandler(sys.stderr)
-        self._stream.setFormatter(logging.Formatter(f"%(asctime)s {name}: %(message)s", _DATE))
-        entry = logging.handlers.QueueHandler(self._lines)
-        entry.setFormatter(logging.Formatter())  # it formats too: the bare message
-        logging.basicConfig(level=logging.INFO, handlers=[entry])
-        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
-        self._thread.start()
+        if form is None:
+            formatter = logging.Formatter(f"%(asctime)s {name}: %(message)s", _DATE)
+        else:
+            formatter = logging.Formatter(form)
+        self._stream.setFormatter(formatter)
+        logging.basicConfig(level=level, handlers=[_Entry(self)])
+        # As the handlers of ``logging``, it is the process's.
+        global _active
+        _active = self
+
+    def write_on(self, files: IoThread) -> None:
+        """Write on this thread from now on."""
+        before, self._files = self._files, files
+        before.close()
+        files.post(self._write)
+
+    def add(self, record: logging.LogRecord) -> None:
+        """Have a record written; at once where the caller is the thread that writes."""
+        if self._files.is_here:
+            self._write()
+            self._stream.handle(record)
+            return
+        with self._lock:
+            self._lines.append(record)
+            asked, self._asked = self._asked, True
+        if not asked:
+            self._files.post(self._write)
 
     def close(self, *, timeout_s: float = 1.0) -> None:
         """Give the thread a moment to write what there is. Leave with ``os._exit`` then: at a
         normal exit ``logging`` waits for a stream that hangs."""
-        self._lines.put(None)
-        self._thread.join(timeout_s)
+        written = threading.Event()
+        self._files.post(self._write)
+        self._files.post(written.set)
+        written.wait(timeout_s)
 
     def _write(self) -> None:
-        while (record := self._lines.get()) is not None:
-            self._stream.handle(record)
+        with self._lock:
+            self._asked = False
+        while self._lines:
+            self._stream.handle(self._lines.popleft())
+
+
+class _Entry(logging.Handler):
+    """Hands records to the thread, their text made: what they speak of may change."""
+
+    def __init__(self, lines: LogThread) -> None:
+        super().__init__()
+        self._to = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            record.message = record.getMessage()
+            if record.exc_info and not record.exc_text:
+                record.exc_text = logging.Formatter().formatException(record.exc_info)
+            record.msg, record.args, record.exc_info = record.message, None, None
+            self._to.add(record)
+        except Exception:
+            self.handleError(record)
+
+
+def write_on(files: IoThread) -> None:
+    """Have this process's log, if it goes through a thread, written by that of its files."""
+    if _active is not None:
+        _active.write_on(files)

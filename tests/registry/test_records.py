@@ -43,11 +43,24 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 def test_a_record_comes_back_as_written(run_dir: RunDir) -> None:
+    run_dir.path.mkdir(parents=True, exist_ok=True)
     assert read_records(run_dir) == []
     write_record(run_dir, RECORD)
     other = dataclasses.replace(RECORD, cell="c001", job_id="18")
     write_record(run_dir, other)
     assert read_records(run_dir) == [RECORD, other]
+
+
+def test_a_file_system_that_is_away_has_not_lost_the_cells(run_dir: RunDir) -> None:
+    write_record(run_dir, RECORD)
+    reader = RecordReader(run_dir)
+    assert reader.read() == {"c000": RECORD}
+    away = run_dir.path.with_name("away")
+    run_dir.path.rename(away)
+    with pytest.raises(StateError, match="registry"):
+        reader.read()
+    away.rename(run_dir.path)
+    assert reader.read() == {"c000": RECORD}
 
 
 def test_a_damaged_record_is_reported_once_and_the_last_good_one_kept(
