@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 import aiohttp
 
 from exaslurm.core.plan import ModelPlan
-
-_EMBEDS = {"embed", "embedding", "pooling"}
-_NOT_FOR_THIS_MODEL = frozenset({400, 404, 405, 422, 501})
-
-
-def requests_for(model: ModelPlan, name: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Path and body of the requests to try, in order: a model without a chat template refuses
-    chat, and an embedding model refuses both kinds of generation."""
-    chat = (
-        "/v1/chat/completions",
-        {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
-    )
-    completion = ("/v1/completions", {"model": name, "prompt": "Hi", "max_tokens": 1})
-    embedding = ("/v1/embeddings", {"model": name, "input": "Hi"})
-    args = model.engine.args
-    hints = {str(args.get(key, "")) for key in ("runner", "task", "convert")}
-    if hints & _EMBEDS:
-        return [embedding]
-    return [chat, completion, embedding]
+from exaslurm.core.trial import NOT_FOR_THIS_MODEL, requests_for
 
 
 async def send(
@@ -53,7 +33,7 @@ async def send(
                     await answer.read()
                     return None
                 reason = f"{path} answered {answer.status}: {_message(await answer.text())}"
-                if answer.status not in _NOT_FOR_THIS_MODEL:
+                if answer.status not in NOT_FOR_THIS_MODEL:
                     return reason
     except asyncio.TimeoutError:
         return f"{url} gave no answer to a request in {timeout_s:g} s"

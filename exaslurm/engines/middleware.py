@@ -12,7 +12,7 @@ import hmac
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from exaslurm.keys.token import PREFIX, Claims, TokenSigner
@@ -20,6 +20,9 @@ from exaslurm.keys.token import PREFIX, Claims, TokenSigner
 KEY_VARIABLE = "EXASLURM_ENGINE_KEY"
 REPLICA_VARIABLE = "EXASLURM_ENGINE_REPLICA"
 OPEN_PATH = "/health"
+# Ours: how many requests the engine is at, as its HTTP server sees it. The engine's own figures come
+# from its core, and a core that hangs with its first request never tells of that.
+HELD_PATH = "/exaslurm/held"
 
 # Where a token opens. Everything else is for the router and for operators: /sleep, /pause,
 # /metrics, /v1/load_lora_adapter, answers that are kept for others (/v1/responses/ID), forms, whose
@@ -88,15 +91,32 @@ class KeyMiddleware:
         self._expected = b"Bearer " + key.encode()
         self._replica = os.environ.get(REPLICA_VARIABLE, "")
         self._signer = TokenSigner(key)
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry; requests and websockets are checked, ``lifespan`` is passed on."""
-        if scope["type"] == "lifespan" or self._allowed(scope):
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+        elif self._allowed(scope):
+            if scope["type"] == "http" and scope["path"] == HELD_PATH:
+                await _answer(send, 200, {"held": self._held})
+            else:
+                await self._pass_on(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
             await self._with_token(scope, receive, send)
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the engine; until its answer has been sent it holds the request."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        self._held += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._held -= 1
 
     def _allowed(self, scope: Scope) -> bool:
         if scope["type"] == "http" and scope["path"] == OPEN_PATH:
@@ -115,7 +135,7 @@ class KeyMiddleware:
         except _ClientLeft:
             return
         else:
-            await self._app(scope, receive if body is None else _replay(body, receive), send)
+            await self._pass_on(scope, receive if body is None else _replay(body, receive), send)
 
     def _claims(self, scope: Scope) -> Claims:
         given = _authorization(scope).decode("latin-1")
@@ -190,14 +210,22 @@ async def _refuse(send: Send, refusal: _Refused) -> None:
         "param": refusal.param,
         "code": refusal.status,
     }
-    body = json.dumps({"error": error}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
+    headers = []
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if refusal.status == 413:
         headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await _answer(send, refusal.status, {"error": error}, headers)
+
+
+async def _answer(
+    send: Send, status: int, data: Any, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    body = json.dumps(data).encode()
+    every = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": every})
     await send({"type": "http.response.body", "body": body})
