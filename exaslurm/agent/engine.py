@@ -187,7 +187,7 @@ class Engine:
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         marker = f"{RESTART_MARKER} {self.status.restarts} at {now} ====="
         with contextlib.suppress(ExaslurmError):
-            await tools.files.run(append_line, self._place.log, marker, timeout_s=_FILE_S)
+            append_line(self._place.log, marker)
         child = await tools.children.spawn(self._name, spec)
         state = EngineState(
             binding=binding,
@@ -289,10 +289,11 @@ class Engine:
         before, now = state.oom_kills, oom_kills()
         killed = before is not None and now is not None and now > before
         try:
-            text = await self._tools.files.run(tail, self._place.log, TAIL_BYTES, timeout_s=_FILE_S)
+            text = tail(self._place.log, TAIL_BYTES)
         except (ExaslurmError, OSError) as error:
             text = f"exaslurm: its log cannot be read: {error}"
-        return cause_of_end(exit_code, text, oom_killed=killed, log_name=str(self._place.log))
+        shown = self._place.shown_log or self._place.log
+        return cause_of_end(exit_code, text, oom_killed=killed, log_name=str(shown))
 
     def _set(self, **values: Any) -> None:
         self.status = dataclasses.replace(self.status, **values)

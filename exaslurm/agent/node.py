@@ -28,6 +28,7 @@ from exaslurm.agent.head import EX_TEMPFAIL, HeadDuty, PortsTakenError
 from exaslurm.agent.head import NAME as CONTROLLER
 from exaslurm.agent.health import Preflight
 from exaslurm.agent.link import Link
+from exaslurm.agent.logs import EngineLogs
 from exaslurm.agent.orphans import kill_sessions
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
@@ -51,11 +52,14 @@ from exaslurm.facts.collect import collect, node_name
 from exaslurm.keys.secrets import read_secret
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.logthread import write_on
 
 log = logging.getLogger(__name__)
 
 # What is left of init's grace for Ray, the controller and the end of processes.
 _END_S = 6.0
+# For the last words of engines.
+_LOGS_S = 2.0
 
 
 class NodeAgent:
@@ -71,6 +75,12 @@ class NodeAgent:
             settings.plan.node.host_suffix,
         )
         self._files = IoThread("files")
+        write_on(self._files)
+        self._logs = EngineLogs(
+            settings.node_dir, settings.gen_dir.replica_log("").parent, self._files
+        )
+        # Once: what PATH names may lie on a file system that hangs.
+        self._numactl = shutil.which("numactl", path=settings.environ.get("PATH")) is not None
         self._fabric = FabricWatch(settings)
         self._children = Children(settings.node_dir)
         self._incarnation = secrets.token_hex(8)
@@ -118,6 +128,7 @@ class NodeAgent:
             environ,
             (Path(plan.node.shared) / "exaslurm-cache", settings.node_dir / "cache"),
             settings.times.options_s,
+            self._files,
         )
         if settings.runs_engines and any(m.engine.kind == "vllm" for m in plan.models):
             options.begin()
@@ -146,6 +157,7 @@ class NodeAgent:
         duties: list[Coroutine[Any, Any, None]] = [
             self._children.keep_fresh(),
             self._engines.run(),
+            self._logs.run(),
             self._fabric.run(self._facts.topology.hcas),
             link.run(self._changed, settings.times.report_s, plan.timeouts.nodes_s),
             self._service.run(settings.times.report_s),
@@ -205,6 +217,7 @@ class NodeAgent:
         except InitGoneError as error:
             log.error("%s", error)
             self._end_without_init()
+        await self._logs.copy(timeout_s=_LOGS_S)
         log.info("stopped")
 
     def _end_without_init(self) -> None:
@@ -322,14 +335,15 @@ class NodeAgent:
     def _place_of(self, replica: str) -> EnginePlace:
         return EnginePlace(
             node_dir=self._settings.node_dir,
-            log=self._settings.gen_dir.replica_log(replica),
+            log=self._logs.local(replica),
+            shown_log=self._settings.gen_dir.replica_log(replica),
             key_file=self._settings.run_dir.internal_key,
             interface=self._where.interface,
             hcas=self._facts.topology.hcas,
             ray_env=self._ray.client_env(),
             topology=self._facts.topology,
             gpus=self._facts.gpus,
-            numactl=shutil.which("numactl", path=self._settings.environ.get("PATH")) is not None,
+            numactl=self._numactl,
         )
 
     def _probe_of(
@@ -347,7 +361,8 @@ class NodeAgent:
             return gen_dir.logs(cell) / "controller.log"
         if name in ("ray", "init"):
             return gen_dir.logs(cell) / f"{self._facts.node}.{name}.log"
-        return gen_dir.replica_log(name)
+        local = self._logs.local(name)
+        return local if local.exists() else gen_dir.replica_log(name)
 
 
 class NoPortsError(PreflightFailed):

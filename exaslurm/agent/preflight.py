@@ -16,9 +16,12 @@ from exaslurm.engines.options import complaint, known_options
 from exaslurm.engines.vllm import executable
 from exaslurm.errors import PreflightFailed, StateError
 from exaslurm.util.files import make_private_dir, write_atomic
+from exaslurm.util.iothread import IoThread
 from exaslurm.util.waiting import within
 
 log = logging.getLogger(__name__)
+
+_FILE_S = 10.0
 
 
 class OptionCheck:
@@ -26,12 +29,18 @@ class OptionCheck:
     ``caches`` (directories, the first that works): the question takes ten seconds of imports."""
 
     def __init__(
-        self, python: str, environ: Mapping[str, str], caches: Sequence[Path], limit_s: float
+        self,
+        python: str,
+        environ: Mapping[str, str],
+        caches: Sequence[Path],
+        limit_s: float,
+        files: IoThread,
     ) -> None:
         self._command = executable(python)
         self._environ = dict(environ)
         self._caches = caches
         self._limit_s = limit_s
+        self._files = files
         self._task: asyncio.Task[frozenset[str]] | None = None
 
     def begin(self) -> None:
@@ -59,18 +68,30 @@ class OptionCheck:
     async def _known(self) -> frozenset[str]:
         place = hashlib.sha256(self._command.encode()).hexdigest()[:8]
         name = f"vllm-{vllm_version()}-{place}.options.json"
+        with contextlib.suppress(StateError):
+            found = await self._files.run(self._read, name, timeout_s=_FILE_S)
+            if found:
+                return found
+        known = await self._ask()
+        with contextlib.suppress(StateError):
+            await self._files.run(self._keep, name, known, timeout_s=_FILE_S)
+        return known
+
+    def _read(self, name: str) -> frozenset[str]:
+        """The answer of an earlier time; nothing where there is none."""
         for cache in self._caches:
             with contextlib.suppress(OSError, ValueError):
                 found = frozenset(json.loads((cache / name).read_text(encoding="utf-8")))
                 if found:
                     return found
-        known = await self._ask()
+        return frozenset()
+
+    def _keep(self, name: str, known: frozenset[str]) -> None:
         for cache in self._caches:
             with contextlib.suppress(StateError):
                 make_private_dir(cache)
                 write_atomic(cache / name, json.dumps(sorted(known)))
-                break
-        return known
+                return
 
     async def _ask(self) -> frozenset[str]:
         try:

@@ -62,7 +62,7 @@ def make_app(
             return _problem(404, f"no log {name!r}")
         except (ExaslurmError, OSError) as error:
             return _problem(503, str(error))
-        return web.Response(text=text)
+        return web.Response(text=text.lstrip("\0"))  # room that was given back
 
     app = web.Application(middlewares=[guard], client_max_size=16 << 20)
     app.router.add_put("/v1/desired", put_desired)

@@ -39,7 +39,7 @@ from exaslurm.slurm.client import Slurm
 from exaslurm.slurm.srun import step_argv
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.iothread import IoThread
-from exaslurm.util.logthread import LogThread
+from exaslurm.util.logthread import LogThread, write_on
 from exaslurm.util.ports import first_taken
 from exaslurm.util.waiting import within
 
@@ -91,6 +91,7 @@ class Launch:
         self.stopping = asyncio.Event()
         self._next_block = 0
         self._files = IoThread("files")
+        write_on(self._files)
         self._told_ended: dict[str, str] = {}
 
     async def run(self) -> int:

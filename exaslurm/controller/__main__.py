@@ -31,7 +31,7 @@ from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.iothread import IoThread
-from exaslurm.util.logthread import LogThread
+from exaslurm.util.logthread import LogThread, write_on
 
 EX_TEMPFAIL = 75
 T = TypeVar("T")
@@ -130,7 +130,8 @@ def _optional(kind: type[T], path: Path) -> T | None:
 
 async def serve(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Restore and run."""
-    files = IoThread()
+    files = IoThread("files")
+    write_on(files)
     clock = Clock.of(environ)
     cell, key = await files.run(restore, options, clock, timeout_s=_START_FILES_S)
     controller = Controller(

@@ -12,10 +12,12 @@ from exaslurm.core.topology import UNKNOWN, Hca, NodeTopology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
-    """``interface`` is the network interface that has the replica's address (None: unknown);
-    ``key_file`` holds the deployment's internal key; ``hcas`` are the node's network devices;
-    ``ray_env`` leads to the cell's Ray (empty where there is none); ``topology`` is the node's,
-    ``gpus`` are those that Slurm granted, and ``numactl`` says whether that program is there."""
+    """``log`` is the file that the engine writes, on the node; ``shown_log`` is where people find
+    it (None: there). ``interface`` is the network interface that has the replica's address (None:
+    unknown); ``key_file`` holds the deployment's internal key; ``hcas`` are the node's network
+    devices; ``ray_env`` leads to the cell's Ray (empty where there is none); ``topology`` is the
+    node's, ``gpus`` are those that Slurm granted, and ``numactl`` says whether that program is
+    there."""
 
     node_dir: Path
     log: Path
@@ -26,3 +28,4 @@ class EnginePlace:
     topology: NodeTopology = UNKNOWN
     gpus: tuple[GpuFact, ...] = ()
     numactl: bool = False
+    shown_log: Path | None = None

@@ -43,7 +43,8 @@ class Bench:
         self.binding = make_binding(free_block())
         self.seen: list[EngineStatus] = []
         self.engine: Engine | None = None
-        self.options = OptionCheck(str(self.root / "bin/python"), os.environ, (self.root,), 10.0)
+        self.options = OptionCheck(str(self.root / "bin/python"), os.environ, (self.root,), 10.0,
+                                   IoThread())  # fmt: skip
         key = self.root / "key"
         key.write_text("k")
         key.chmod(0o600)

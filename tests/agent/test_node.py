@@ -113,8 +113,11 @@ async def test_a_killed_engine_is_started_again_without_leftovers(make_node: Mak
     assert second.cause is None
     left = set(node.processes()) & family
     assert all("sleep" not in command_of(pid) for pid in left)
-    log = node.gen_dir.replica_log("c000-r0000").read_text()
-    assert log.count("===== exaslurm: start") == 2
+    log = node.gen_dir.replica_log("c000-r0000")
+    deadline = time.monotonic() + 15
+    while not log.exists() or log.read_text().count("===== exaslurm: start") != 2:
+        assert time.monotonic() < deadline, "the log does not arrive"
+        await asyncio.sleep(0.1)
 
 
 async def test_the_first_cause_is_named(make_node: MakeNode) -> None:

@@ -111,7 +111,7 @@ async def with_token(node: Node) -> dict[str, int]:
 async def test_life_of_an_engine(node: Node) -> None:
     shared_memory = set(os.listdir("/dev/shm"))
     engine = await node.engine(lambda e: e.phase in ("healthy", "failed"), UP_S)
-    log = node.gen_dir.replica_log("c000-r0000")
+    log = node.node_dir / "logs" / "c000-r0000.log"
     assert engine.phase == "healthy", engine.cause
     assert engine.max_model_len is not None
     engine = await node.engine(lambda e: e.load is not None and e.cpus_actual is not None)
