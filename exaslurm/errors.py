@@ -79,6 +79,10 @@ class StateError(UserError):
     """The state directory cannot be used: not writable, full, or of another version."""
 
 
+class TakenOver(StateError):
+    """Another process has taken the deployment over: what this one was about to do is refused."""
+
+
 class DeploymentError(UserError):
     """The named deployment does not exist, or is in the way of what was asked."""
 
