@@ -282,4 +282,5 @@ class Membership:
             fabric=() if silent else report.fabric,
             switches=report.facts.above(),
             checks=report.preflight.checks if report.preflight is not None else (),
+            memory=report.memory,
         )

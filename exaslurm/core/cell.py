@@ -61,7 +61,8 @@ class EngineLoad:
 class EngineStatus:
     """One engine as its agent sees it. ``pid`` and ``start_ticks`` (field 22 of
     /proc/PID/stat) together name the process. Of a replica over several nodes each agent reports
-    its own part, and which start of the whole it belongs to (``attempt``).
+    its own part, and which start of the whole it belongs to (``attempt``). ``mem_mib`` is the
+    memory that its processes hold (None: not seen yet).
 
     ``cpus_actual`` are the CPUs that any thread of it may run on, ``mems_actual`` the NUMA nodes
     that its memory policy binds it to (None: not seen yet); ``off_plan`` says what of that is not
@@ -82,6 +83,7 @@ class EngineStatus:
     off_plan: str | None = None
     load: EngineLoad | None = None
     attempt: int = 0
+    mem_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +98,39 @@ class RayNodeStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMemory:
+    """Memory of one GPU of a node, used by whomever."""
+
+    visible_id: str
+    used_mib: int
+    limit_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFigures:
+    """Memory of a node as far as the job may use it: under the limit with least to spare.
+
+    ``bound`` is that limit: ``node``, or the cgroup as the kernel names it. ``used_mib`` is without
+    page cache that the kernel can take back at once. ``stalled_pct``: share of the last ten
+    seconds in which something waited for memory (None: the kernel does not tell)."""
+
+    used_mib: int
+    limit_mib: int
+    bound: str = "node"
+    stalled_pct: float | None = None
+    gpus: tuple[GpuMemory, ...] = ()
+
+    @property
+    def free_mib(self) -> int:
+        return self.limit_mib - self.used_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentReport:
     """Everything a node knows; sent whole each time. ``incarnation`` is new at each start of
     the agent, ``started_s`` the wall-clock time (Unix) when the node's init started.
     ``checking``: the node still examines itself; ``preflight``: what it found (warnings and
-    failures only)."""
+    failures only); ``memory``: as it was a few seconds ago (None: not known)."""
 
     node: str
     cell: str
@@ -113,6 +143,7 @@ class AgentReport:
     fabric: tuple[PortFigures, ...] = ()
     checking: bool = False
     preflight: NodeChecks | None = None
+    memory: MemoryFigures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +186,7 @@ class NodeState:
     fabric: tuple[PortFigures, ...] = ()
     checks: tuple[Check, ...] = ()
     switches: tuple[str, ...] = ()
+    memory: MemoryFigures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
