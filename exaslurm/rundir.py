@@ -4,7 +4,7 @@
 
     <state>/exaslurm/<deployment>/                  0700
         endpoint.json  history.jsonl  desired.json  canary.json  supervisor.json
-        rollout.json  scale.json
+        rollout.json  rollout_figures.json  scale.json
         keys/internal.key  keys/ray.token  keys/clients.json
         registry/<cell>.json  excluded/<cell>.json
         gateway/router.log
@@ -209,6 +209,11 @@ class RunDir:
         """The change to another generation that is under way, or was the last one, see
         ``core/rollout.py``."""
         return self.path / "rollout.json"
+
+    @property
+    def rollout_figures(self) -> Path:
+        """What routers have counted in its step, see ``core/rollout.py``."""
+        return self.path / "rollout_figures.json"
 
     @property
     def scale(self) -> Path:

@@ -1,4 +1,4 @@
-"""The version of a model: one short word for everything that decides its answers and their speed."""
+"""The version of a model: one short word for all that decides its answers and their speed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Another version of a deployment, brought up beside the old one and given its requests by steps."""
+"""Another version of a deployment, brought up beside the old one and given its load by steps."""

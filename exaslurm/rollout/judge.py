@@ -68,7 +68,11 @@ def _more(bad0: int, all0: int, bad1: int, all1: int, policy: RolloutPolicy) -> 
 
 
 def _slower(
-    times0: Sequence[int], sum0_s: float, times1: Sequence[int], sum1_s: float, policy: RolloutPolicy
+    times0: Sequence[int],
+    sum0_s: float,
+    times1: Sequence[int],
+    sum1_s: float,
+    policy: RolloutPolicy,
 ) -> str | None:
     count0, count1 = sum(times0), sum(times1)
     if min(count0, count1) < LEAST_TIMES:

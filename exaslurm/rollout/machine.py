@@ -78,23 +78,18 @@ def _held(rollout: Rollout, seen: Seen, now_s: float) -> Rollout:
     held_s = now_s - rollout.since_s
     few = bool(rollout.names) and seen.requests < policy.min_requests
     if held_s < (2 * policy.hold_s if few else policy.hold_s):
-        return replace(rollout, note=_note(rollout, seen, few=few and held_s >= policy.hold_s))
+        late = few and held_s >= policy.hold_s
+        fewer = f"the hold time is over, but fewer than {policy.min_requests} requests have come"
+        return replace(rollout, note=fewer if late else None)
     note = None
     if few:
         note = (
-            f"{seen.requests} requests only to the new version in {held_s:.0f} s "
-            f"(wanted: {policy.min_requests}): gone on without"
+            f"in {held_s:.0f} s only {seen.requests} of {policy.min_requests} requests came to the "
+            "new version: gone on all the same"
         )
     if rollout.step + 1 < len(rollout.steps_percent):
         return replace(rollout, step=rollout.step + 1, note=note)
     return replace(rollout, state="finishing", note=note)
-
-
-def _note(rollout: Rollout, seen: Seen, *, few: bool) -> str | None:
-    if not few:
-        return None
-    wanted = rollout.policy.min_requests
-    return f"the hold time is over, but of {wanted} requests only {seen.requests} have come"
 
 
 def lanes(rollout: Rollout, stable: Sequence[str], candidate: Sequence[str]) -> Lanes:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from exaslurm.errors import DeploymentError, ExaslurmError, ExitCode
+from exaslurm.rollout.manager import RolloutManager
 from exaslurm.rundir import RunDir
 from exaslurm.slurm.client import Slurm
 from exaslurm.submit import records
@@ -18,6 +19,7 @@ from exaslurm.submit.submit import template_dirs_for
 from exaslurm.supervisor.act import Actor
 from exaslurm.supervisor.loop import Supervisor
 from exaslurm.supervisor.observe import Observer
+from exaslurm.supervisor.rolling import Rolling
 from exaslurm.util.logthread import LogThread
 
 log = logging.getLogger("exaslurm.supervisor")
@@ -37,7 +39,8 @@ def make(run_dir: RunDir, environ: Mapping[str, str]) -> Supervisor:
     slurm = Slurm(environ)
     dirs = template_dirs_for(plan, environ)
     actor = Actor(run_dir=run_dir, slurm=slurm, environ=environ, template_dirs=dirs)
-    return Supervisor(run_dir, Observer(run_dir, slurm), actor)
+    managers = [Rolling(RolloutManager(run_dir=run_dir))]
+    return Supervisor(run_dir, Observer(run_dir, slurm), actor, managers=managers)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,9 +47,12 @@ def read_wish(run_dir: RunDir) -> Wish:
             f"nobody has said that {run_dir.deployment} shall run",
             remedy="submit it first",
         )
+    rollout = _read(Rollout, run_dir.rollout)
+    if rollout is not None and not rollout.concerns(desired.generation):
+        rollout = None
     return Wish(
         desired=desired,
-        rollout=_read(Rollout, run_dir.rollout),
+        rollout=rollout,
         scale=_read(Scale, run_dir.scale),
     )
 

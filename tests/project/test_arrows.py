@@ -45,8 +45,11 @@ ROOMS: dict[str, set[str]] = {
     "router": {"registry"},
     "gateway": {"router", "registry"},
     "status": {"registry"},
-    "supervisor": {"render", "submit", "registry"},
+    "rollout": {"spec", "site", "plan", "submit"},
+    "supervisor": {"render", "submit", "registry", "rollout"},
+    "chaos": {"site", "status"},
     "api": {
+        "chaos",
         "spec",
         "site",
         "plan",

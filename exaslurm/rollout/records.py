@@ -1,0 +1,56 @@
+"""The files of a rollout: read, and written under the deployment's lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from exaslurm.core.canary import Canary
+from exaslurm.core.codec import dumps, loads
+from exaslurm.core.rollout import Rollout, RolloutFigures
+from exaslurm.errors import StateError
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import read_text, write_atomic
+
+T = TypeVar("T")
+
+
+def read_rollout(run_dir: RunDir) -> Rollout | None:
+    """The rollout that is under way, or was the last one; None if there was none. StateError."""
+    return _read(Rollout, run_dir.rollout)
+
+
+def write_rollout(run_dir: RunDir, rollout: Rollout) -> None:
+    """Say how it stands. StateError."""
+    write_atomic(run_dir.rollout, dumps(rollout, indent=1))
+
+
+def read_figures(run_dir: RunDir) -> RolloutFigures | None:
+    """What was counted so far; None if nothing was, or nothing that can be read: it begins anew.
+    StateError if the file system gives no answer."""
+    try:
+        return _read(RolloutFigures, run_dir.rollout_figures)
+    except StateError:
+        return None
+
+
+def write_figures(run_dir: RunDir, figures: RolloutFigures) -> None:
+    """Keep what was counted. StateError."""
+    write_atomic(run_dir.rollout_figures, dumps(figures))
+
+
+def read_canary(run_dir: RunDir) -> Canary:
+    """How requests are divided now. StateError."""
+    return _read(Canary, run_dir.canary) or Canary()
+
+
+def write_canary(run_dir: RunDir, canary: Canary) -> None:
+    """Divide them so; routers follow within two seconds. StateError."""
+    if canary.weights:
+        write_atomic(run_dir.canary, dumps(canary, indent=1))
+    else:
+        run_dir.canary.unlink(missing_ok=True)
+
+
+def _read(kind: type[T], path: Path) -> T | None:
+    return loads(kind, read_text(path), where=str(path)) if path.exists() else None
