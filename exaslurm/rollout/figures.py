@@ -109,10 +109,10 @@ def pairs_of(counts: Counts, names: Mapping[str, tuple[str, str]]) -> dict[str, 
     for (old, new), members in groups.items():
         pair = Pair()
         for name in members:
-            versions = counts.get(name, {})
+            answers = counts.get(name, {})
             pair = Pair(
-                old=added(pair.old, versions.get(old, Answers())),
-                new=added(pair.new, versions.get(new, Answers())),
+                old=added(pair.old, answers.get(old, Answers())),
+                new=added(pair.new, answers.get(new, Answers())),
             )
         found[min(members, key=lambda name: (len(name), name))] = pair
     return found

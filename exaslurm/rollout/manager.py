@@ -128,10 +128,10 @@ class RolloutManager:
         plans: Mapping[int, Plan],
         figures: RolloutFigures | None,
     ) -> None:
-        for verb, extra in _events(before, after):
-            if figures is not None:
-                for name, pair in figures.counted.items():
-                    extra = {**extra, f"figures {name}": sentence(pair)}
+        counted = figures.counted if figures is not None else {}
+        told = {f"figures {name}": sentence(pair) for name, pair in counted.items()}
+        for verb, what in _events(before, after):
+            extra = {**what, **told}
             log.info("%s: %s", verb, ", ".join(f"{k} {v}" for k, v in extra.items()) or "so it is")
             add_history(
                 self.run_dir,

@@ -45,9 +45,8 @@ class Troubles:
 
     def find(self, jobs: Sequence[Job], bring_up_s: float, now_s: float) -> str | None:
         """What is wrong with these jobs of the new generation, the worst first."""
-        return next(
-            (*self._broken(jobs, now_s), *_failed(jobs), *_late(jobs, PATIENCE * bring_up_s)), None
-        )
+        late = _late(jobs, PATIENCE * bring_up_s)
+        return next(iter((*self._broken(jobs, now_s), *_failed(jobs), *late)), None)
 
     def _broken(self, jobs: Sequence[Job], now_s: float) -> list[str]:
         found = {
