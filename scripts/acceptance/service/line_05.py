@@ -99,7 +99,7 @@ def expect(line: Line, lab: Lab, name: str, *, quiet: bool = False) -> bool:
     ok = (
         len(live) == 1
         and leaders == {live[0]["job_id"]}
-        and set(names) <= {f"JobName={item['job_name']}" for item in turns}
+        and all(count <= 2 for count in names.values())  # a het job's two components
         and all(item["state"] in ("submitted", "stopped") for item in turns)
         and len({item["job_id"] for item in turns}) == len(turns)
     )
@@ -109,7 +109,9 @@ def expect(line: Line, lab: Lab, name: str, *, quiet: bool = False) -> bool:
 
 
 def submissions(lab: Lab) -> list[dict[str, Any]]:
-    text = lab.sh(f"cat {RUN_DIR}/gen/1/submissions/*.json | tr -d '\\n'").stdout
+    """Those of the newest generation."""
+    find = f"cd {RUN_DIR}/gen; cd $(ls | sort -n | tail -1)/submissions"
+    text = lab.sh(f"{find}; cat *.json | tr -d '\\n'").stdout
     decoder, found, at = json.JSONDecoder(), [], 0
     while at < len(text):
         item, at = decoder.raw_decode(text, at)
@@ -118,9 +120,16 @@ def submissions(lab: Lab) -> list[dict[str, Any]]:
 
 
 def cancel(lab: Lab) -> None:
-    """The newest job ends."""
+    """The job of a new generation ends: jobs that fail one after the other are tried later and
+    later."""
+    if len(submissions(lab)) > 1:
+        for words in (("stop", DEPLOYMENT), ("submit", f"{DEPLOYMENT}.yaml", "--wait")):
+            done = lab.exaslurm(*words, timeout_s=240)
+            if done.returncode:
+                raise LineFailed(f"{words[0]}: {done.stderr}")
+        supervise(lab, None)  # which remembers that it serves
     for ident in lab.jobs():
-        lab.on("login", "scancel", ident)
+        lab.on("login", "scancel", ident.partition("+")[0])
     deadline = time.monotonic() + 60
     while lab.jobs():
         if time.monotonic() > deadline:
