@@ -50,14 +50,15 @@ class Slurm:
     # --- asking -----------------------------------------------------------------------------
 
     def query(self, argv: Sequence[str]) -> str:
-        """The standard output of a command that changes nothing; asked twice if need be.
+        """The standard output of a command that changes nothing; asked twice if need be. Times in
+        it are UTC.
 
         Raises CommandNotFound, or QueryFailed with Slurm's words.
         """
-        answer = self._run(argv)
+        answer = self._run(argv, more=environments.TIME_ZONE)
         if answer.returncode != 0 and answer.is_transient:
             time.sleep(self._pause_s)
-            answer = self._run(argv)
+            answer = self._run(argv, more=environments.TIME_ZONE)
         if answer.returncode != 0:
             raise _query_failed(answer)
         return answer.stdout
@@ -93,9 +94,26 @@ class Slurm:
         who = [f"--user={os.getuid()}", f"--name={name}"]
         found = self._squeue(who)
         if not found:
-            since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since_s or time.time() - 600))
+            since = parse.time_text(since_s or time.time() - 600)
             found = self._sacct([*who, f"--starttime={since}"])
         return list(found.values())
+
+    def time_limits(self, ids: Sequence[str]) -> dict[str, dict[str, float | None]]:
+        """Time limits in seconds (None: no limit) of jobs' components, by job as given and by
+        component, as Slurm calls them (``93+1``). Jobs that are not in the queue are left out.
+        Raises QueryFailed."""
+        found: dict[str, dict[str, float | None]] = {}
+        asked = {text: JobId.parse(text) for text in ids}
+        for cluster in dict.fromkeys(job.cluster for job in asked.values()):
+            here = {job.id: text for text, job in asked.items() if job.cluster == cluster}
+            where = [f"--clusters={cluster}"] if cluster else []
+            argv = ["squeue", "--noheader", f"--format={parse.LIMIT_FORMAT}", *where]
+            stdout = self.query([*argv, "--jobs=" + ",".join(here)])
+            for ident, limit_s in parse.time_limits(stdout).items():
+                leader = ident.partition("+")[0]
+                if leader in here:
+                    found.setdefault(here[leader], {})[ident] = limit_s
+        return found
 
     def expand(self, nodelist: str) -> list[str]:
         """Single host names; ValueError if the list is malformed."""
@@ -163,6 +181,16 @@ class Slurm:
         if answer.returncode != 0 and not command.says(answer.complaint, ended):
             raise _query_failed(answer)
 
+    def set_time_limit(self, ident: JobId | str, component: str, minutes: int) -> None:
+        """Give one component of a job another time limit. Raises QueryFailed if Slurm does not
+        answer or says no."""
+        job = ident if isinstance(ident, JobId) else JobId.parse(ident)
+        where = [f"--clusters={job.cluster}"] if job.cluster else []
+        words = ["update", f"JobId={component}", f"TimeLimit={minutes}"]
+        answer = self._run(["scontrol", *where, *words])
+        if answer.returncode != 0:
+            raise _query_failed(answer)
+
     def _jobs(self, ids: list[str], where: list[str]) -> dict[str, JobInfo]:
         found = self._squeue([*where, "--jobs=" + ",".join(ids)])
         missing = [ident for ident in ids if ident not in found]
@@ -175,9 +203,15 @@ class Slurm:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _run(self, argv: Sequence[str], timeout_s: float | None = None) -> Answer:
+    def _run(
+        self,
+        argv: Sequence[str],
+        timeout_s: float | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> Answer:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1
-        return command.run(argv, environ=self._environ, timeout_s=timeout_s or self._timeout_s)
+        environ = {**self._environ, **(more or {})}
+        return command.run(argv, environ=environ, timeout_s=timeout_s or self._timeout_s)
 
     def _squeue(self, selection: Sequence[str]) -> dict[str, JobInfo]:
         argv = ["squeue", "--noheader", "--states=all", f"--format={parse.SQUEUE_FORMAT}"]

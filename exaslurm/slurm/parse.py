@@ -6,6 +6,7 @@ formats have been the same for fifteen years.
 
 from __future__ import annotations
 
+import calendar
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +19,8 @@ from exaslurm.slurm.types import ComponentInfo, JobId, JobInfo
 # The reason comes last: it is the one field that Slurm may fill with anything.
 SQUEUE_FORMAT = "%i|%j|%T|%N|%S|%e|%r"
 SACCT_FORMAT = "JobID,JobName,State,NodeList,Start,End,ExitCode"
+
+LIMIT_FORMAT = "%i|%l"
 
 _JOB_ID = re.compile(r"(\d+);?(\S+)?")
 _COMPONENT_ID = re.compile(r"(\d+)(?:\+(\d+))?")
@@ -58,12 +61,44 @@ def sacct_jobs(stdout: str, expand: Expand) -> dict[str, JobInfo]:
     return _group(rows, expand)
 
 
+def time_limits(stdout: str) -> dict[str, float | None]:
+    """Time limits in seconds (None: no limit) by id of the component, from lines of
+    LIMIT_FORMAT."""
+    rows = (line.partition("|") for line in _lines(stdout))
+    return {ident.strip(): duration_s(limit) for ident, _, limit in rows}
+
+
 def unix_time(text: str) -> float | None:
-    """``2026-11-29T20:31:00`` (this machine's time zone) to Unix seconds; None for N/A."""
+    """``2026-11-29T20:31:00`` to Unix seconds; None for N/A and NONE.
+
+    In UTC, for which the commands are asked (``environ.TIME_ZONE``): local time says an hour of the
+    year twice.
+    """
     try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+        return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
         return None
+
+
+def time_text(at_s: float) -> str:
+    """Unix seconds as the commands take them."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at_s))
+
+
+def duration_s(text: str) -> float | None:
+    """``[D-]HH:MM:SS``, ``MM:SS``, ``D-HH`` or minutes in seconds; None if there is no limit, or
+    none is named (``UNLIMITED``, ``Partition_Limit``, ``NOT_SET``, ``INVALID``)."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
+    if match is None:
+        return None
+    days, first, second, third = (None if part is None else int(part) for part in match.groups())
+    if days is not None:
+        hours, minutes, seconds = first or 0, second or 0, third or 0
+    elif third is not None:
+        hours, minutes, seconds = first or 0, second or 0, third
+    else:
+        hours, minutes, seconds = 0, first or 0, second or 0
+    return float(((days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds)
 
 
 def gone(ident: str) -> JobInfo:

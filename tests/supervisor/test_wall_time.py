@@ -51,7 +51,7 @@ def cell(nodes: int = 2, limit: str | None = "1-00:00:00") -> CellPlan:
 
 def reservation(start_s: float, nodes: str, flags: str = "MAINT,SPEC_NODES") -> str:
     begin, end = (
-        time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(when))
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(when))
         for when in (start_s, start_s + 4 * HOUR_S)
     )
     return (
