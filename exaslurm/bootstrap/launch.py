@@ -28,8 +28,8 @@ from exaslurm.core.codec import dumps, loads
 from exaslurm.core.container import SRUN_RUNTIMES
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
-from exaslurm.core.submission import JobNotice
-from exaslurm.errors import AllocationError, ExaslurmError, StateError
+from exaslurm.core.submission import JobNotice, Submission, why_stray
+from exaslurm.errors import AllocationError, ExaslurmError, ExitCode, StateError
 from exaslurm.facts.address import node_address
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.rundir import GenerationDir, RunDir
@@ -303,6 +303,10 @@ async def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     except KeyError:
         raise AllocationError(f"{gen_dir.plan} has no cell {options.cell!r}") from None
     allocation = read_allocation(environ)
+    stray = why_stray(_submission(gen_dir, cell.name), allocation.job_name, allocation.job_id)
+    if stray is not None:
+        say(f"job {allocation.job_id} ({allocation.job_name}) ends without serving: {stray}")
+        return int(ExitCode.OK)
     for note in check_allocation(plan, cell, allocation):
         say(note)
     run_dir.make()
@@ -314,6 +318,15 @@ async def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     )
     begin(gen_dir, marker)
     return await Launch(run_dir, gen_dir, plan, cell, allocation, environ).run()
+
+
+def _submission(gen_dir: GenerationDir, cell: str) -> Submission | None:
+    """What was written down of the submission of this turn; None if nothing can be read."""
+    path = gen_dir.submission(cell)
+    try:
+        return loads(Submission, read_text(path), where=str(path))
+    except StateError:
+        return None
 
 
 def _surroundings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -46,6 +47,32 @@ class Submission:
     refusals: int = 0
     asked_s: float | None = None
     asked_by: str | None = None
+
+
+def token_of(job_name: str, deployment: str, cell: str) -> str | None:
+    """The token in the name of a job that was submitted for a turn; None if the job was not given
+    such a name, as one that somebody has submitted by hand."""
+    match = re.fullmatch(r"exa-(.+)-([0-9a-f]{8})", job_name)
+    return match[2] if match and match[1] == f"{deployment}-{cell}" else None
+
+
+def why_stray(record: Submission | None, job_name: str, job_id: str) -> str | None:
+    """Why a job must not serve as the turn that it was submitted for: somebody who had lost the
+    deployment's lock has submitted it, or Slurm took it when nobody waited for it any more. None if
+    it may, as a job may that was submitted by hand, or of a turn without a record."""
+    if record is None:
+        return None
+    token = token_of(job_name, record.deployment, record.cell)
+    if token is None:
+        return None
+    if token != record.token:
+        now = f"job {record.job_id}" if record.job_id else f"the job named {record.job_name}"
+        return f"{record.cell} was submitted again since, as {now}"
+    if record.state in ("refused", "stopped"):
+        return f"the submission of {record.cell} was given up ({record.state})"
+    if record.job_id not in (None, job_id):
+        return f"{record.cell} is job {record.job_id}"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

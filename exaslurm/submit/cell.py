@@ -20,6 +20,7 @@ from exaslurm.slurm.client import Slurm
 from exaslurm.slurm.types import JobId
 from exaslurm.submit import local, records
 from exaslurm.submit.exclude import exclude_option, excluded_nodes
+from exaslurm.submit.lock import require_lease
 from exaslurm.submit.talk import Talk
 
 
@@ -39,7 +40,7 @@ class CellStarter:
 
         ``refusals``: how often it was refused before. After a crash the intent is looked up.
         Raises SubmitRejected, SubmitAmbiguous (it is written down, too), CommandNotFound,
-        StateError.
+        StateError; TakenOver if somebody else has the deployment by now.
         """
         token = secrets.token_hex(4)
         name = f"{job_name(self.plan, self.plan.cell(cell))}-{token}"
@@ -74,6 +75,7 @@ class CellStarter:
         return done
 
     def _run_cell(self, generation: GenerationDir, intent: Submission) -> Submission:
+        require_lease()
         if self.plan.layout == "local":
             pid, ticks = local.start_init(
                 self.plan,
@@ -103,6 +105,7 @@ class CellStarter:
             if not option or error.transient:
                 raise
             self.talk(f"not without them: {error}")
+        require_lease()
         return self.slurm.submit(script, job_name=intent.job_name, extra=(comment,))
 
 

@@ -2,7 +2,8 @@
 
 Before an effect is done it is looked up whether it still applies: another supervisor, ``submit`` or
 ``stop`` may have been faster. All that is remembered is in the run directory, so that a supervisor
-that dies between any two lines here leaves what the next one can go on with.
+that dies between any two lines here leaves what the next one can go on with. One that was paused
+and has lost the lock meanwhile is refused before the next effect (``require_lease``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from exaslurm.slurm.client import Slurm
 from exaslurm.slurm.types import JobId
 from exaslurm.submit import records
 from exaslurm.submit.cell import CellStarter
-from exaslurm.submit.lock import deployment_lock
+from exaslurm.submit.lock import deployment_lock, require_lease
 from exaslurm.submit.survey import SETTLED_S
 from exaslurm.supervisor.model import (
     Cancel,
@@ -117,7 +118,9 @@ class Actor:
             if isinstance(effect, Remember):
                 self._remember(effect, generation, item)
             elif isinstance(effect, Retarget):
-                self.controllers.retarget(*self._controller(item), effect.replicas)
+                controller = self._controller(item)
+                require_lease()
+                self.controllers.retarget(*controller, effect.replicas)
             elif isinstance(effect, Drain):
                 self._drain(effect, generation, item)
             elif isinstance(effect, Stop):
@@ -206,17 +209,24 @@ class Actor:
             item = replace(item, drain_s=self.clock())
             records.write_submission(generation, item)
         self._tell("drain", effect, generation, item)
-        self.controllers.drain(*self._controller(item))
+        controller = self._controller(item)
+        # What is written is known to whoever takes over: only then may it be done late.
+        require_lease()
+        self.controllers.drain(*controller)
 
     def _stop(self, effect: Stop, plan: Plan, generation: GenerationDir, item: Submission) -> None:
         self._tell("stop", effect, generation, item)
-        self.controllers.stop(*self._controller(item), plan.timeouts.drain_s)
+        controller = self._controller(item)
+        require_lease()
+        self.controllers.stop(*controller, plan.timeouts.drain_s)
 
     def _cancel(self, effect: Cancel, generation: GenerationDir, item: Submission) -> None:
         self._tell("cancel", effect, generation, item)
+        require_lease()
         self.slurm.cancel(JobId(str(item.job_id), item.cluster))
 
     def _close(self, effect: Close, generation: GenerationDir, item: Submission) -> None:
+        require_lease()
         # What the ended cell published would send routers to nodes of other people.
         remove_record(self.run_dir, item.cell, job_id=item.job_id)
         done = replace(

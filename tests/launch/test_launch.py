@@ -10,13 +10,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exaslurm.core import ports
-from exaslurm.core.codec import loads
+from exaslurm.core.codec import dumps, loads
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.marker import BootstrapMarker
+from exaslurm.core.submission import Submission
 from tests.launch.conftest import Stage, make_plan
 from tests.tools import plans
 
@@ -47,6 +49,53 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline, f"no {path.name}"
         time.sleep(0.02)
+
+
+def submitted(stage: Stage, **more: Any) -> None:
+    """What the run directory says of the job that runs here."""
+    record = Submission(
+        deployment="d",
+        cell="c000",
+        generation=1,
+        plan_hash="",
+        token="0a1b2c3d",
+        job_name="exa-d-c000-0a1b2c3d",
+        state="submitted",
+        created_s=1.0,
+        job_id="41",
+    )
+    stage.environ["SLURM_JOB_NAME"] = record.job_name
+    stage.gen_dir.submissions.mkdir(exist_ok=True)
+    stage.gen_dir.submission("c000").write_text(dumps(dataclasses.replace(record, **more)))
+
+
+@pytest.mark.parametrize("more", [{"token": "ffffffff", "job_id": "42"}, {"state": "refused"}])
+def test_a_job_that_nobody_waits_for_ends_before_it_starts_anything(
+    stage: Stage, more: dict[str, Any]
+) -> None:
+    submitted(stage, **more)
+    code, said = run(stage)
+    assert code == 0, said
+    assert "job 41 (exa-d-c000-0a1b2c3d) ends without serving" in said
+    assert stage.calls(0) == []
+    assert not stage.gen_dir.bootstrap_marker("c000").exists()
+
+
+def test_the_job_that_was_submitted_starts(stage: Stage) -> None:
+    for more in ({}, {"state": "intent", "job_id": None}):
+        submitted(stage, **more)
+        assert run(stage)[0] == 0
+    assert len(stage.calls(0)) == 2
+
+
+def test_by_hand_a_script_starts_whatever_was_submitted(stage: Stage) -> None:
+    submitted(stage, state="stopped")
+    stage.environ["SLURM_JOB_NAME"] = "exa-d-c000"
+    assert run(stage)[0] == 0
+    stage.gen_dir.submission("c000").write_text("damaged")
+    stage.environ["SLURM_JOB_NAME"] = "exa-d-c000-0a1b2c3d"
+    assert run(stage)[0] == 0
+    assert len(stage.calls(0)) == 2
 
 
 def listen(port_file: str) -> str:
