@@ -22,7 +22,7 @@ from exaslurm.rollout.routers import Said, ask_routers
 from exaslurm.rollout.trouble import Job, Troubles
 from exaslurm.rundir import RunDir
 from exaslurm.submit.lock import deployment_lock
-from exaslurm.submit.records import add_history, write_desired
+from exaslurm.submit.records import add_history, read_rollout, write_desired
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class RolloutManager:
         if after == rollout and shares(after, canary) == canary:
             return False
         with deployment_lock(self.run_dir):
-            if records.read_rollout(self.run_dir) != rollout:
+            if read_rollout(self.run_dir) != rollout:
                 return True  # somebody has decided otherwise meanwhile
             desired = self.run_dir.read_desired()
             if desired is None or not desired.run or desired.generation != sight.generation:

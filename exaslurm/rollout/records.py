@@ -10,14 +10,9 @@ from exaslurm.core.codec import dumps, loads
 from exaslurm.core.rollout import Rollout, RolloutFigures
 from exaslurm.errors import StateError
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import read_text, write_atomic
+from exaslurm.util.files import is_there, read_text, write_atomic
 
 T = TypeVar("T")
-
-
-def read_rollout(run_dir: RunDir) -> Rollout | None:
-    """The rollout that is under way, or was the last one; None if there was none. StateError."""
-    return _read(Rollout, run_dir.rollout)
 
 
 def write_rollout(run_dir: RunDir, rollout: Rollout) -> None:
@@ -46,11 +41,8 @@ def read_canary(run_dir: RunDir) -> Canary:
 
 def write_canary(run_dir: RunDir, canary: Canary) -> None:
     """Divide them so; routers follow within two seconds. StateError."""
-    if canary.weights:
-        write_atomic(run_dir.canary, dumps(canary, indent=1))
-    else:
-        run_dir.canary.unlink(missing_ok=True)
+    write_atomic(run_dir.canary, dumps(canary, indent=1))
 
 
 def _read(kind: type[T], path: Path) -> T | None:
-    return loads(kind, read_text(path), where=str(path)) if path.exists() else None
+    return loads(kind, read_text(path), where=str(path)) if is_there(path) else None

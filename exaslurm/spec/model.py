@@ -10,7 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_valid
 from pydantic.config import JsonDict
 
 from exaslurm.core import limits
+from exaslurm.core.rollout import RolloutPolicy
 from exaslurm.util.fields import (
+    MOST,
     ONE_OR_LIST,
     TEXT,
     AnyText,
@@ -55,6 +57,7 @@ _OWNED_DIRECTIVES = ("array", "error", "help", "hetjob", "input", "job-name", "n
                      "version", "wait", "wrap")  # fmt: skip
 _NOT_YET: JsonDict = {"x-not-yet": True}
 _LIMITS = limits.Limits()
+_ROLLOUT = RolloutPolicy()
 
 
 def _argument(value: str) -> str:
@@ -414,6 +417,48 @@ class Autoscale(Section):
     scale_to_zero: Flag = Field(default=False, description="No cell at all while nobody asks.")
 
 
+def _ascending(steps: tuple[float, ...]) -> tuple[float, ...]:
+    if list(steps) != sorted(set(steps)) or steps[-1] != 100:
+        raise bad("the steps must ascend, and the last one must be 100")
+    return steps
+
+
+Percent = Annotated[float, Strict(), Field(gt=0, le=100, allow_inf_nan=False)]
+
+
+class Rollout(Section):
+    """How `exaslurm rollout` brings this spec up beside the one that runs."""
+
+    steps_percent: Annotated[tuple[Percent, ...], AfterValidator(_ascending)] = Field(
+        default=_ROLLOUT.steps_percent,
+        min_length=1,
+        description="Shares of the requests that the new version gets, one after the other.",
+    )
+    hold_s: Annotated[float, Strict(), Field(ge=0, le=MOST, allow_inf_nan=False)] = Field(
+        default=_ROLLOUT.hold_s, description="Seconds for which each share is held."
+    )
+    min_requests: Natural = Field(
+        default=_ROLLOUT.min_requests,
+        description="Requests that the new version shall have got in a step; for these the step "
+        "lasts up to twice as long.",
+    )
+    surge: Count = Field(
+        default=_ROLLOUT.surge, description="Cells that may run twice at the same time."
+    )
+    slower: Annotated[float, Strict(), Field(gt=1, le=100, allow_inf_nan=False)] = Field(
+        default=_ROLLOUT.slower,
+        description="It is stopped where its answers take so many times as long as the old ones.",
+    )
+    failures: Share = Field(
+        default=_ROLLOUT.failures,
+        description="It is stopped where so much more of its requests fail than of the old ones.",
+    )
+    by: Literal["random", "key"] = Field(
+        default=_ROLLOUT.by,
+        description="Requests are divided by chance, or a client's key stays with one version.",
+    )
+
+
 class SlurmOptions(Section):
     """What is added to, or left out of, the batch scripts."""
 
@@ -470,6 +515,9 @@ class Spec(Root):
     gateway: Gateway = Field(default=Gateway(), description="The address that clients use.")
     autoscale: Autoscale | None = Field(
         default=None, description="When cells come and go.", json_schema_extra=_NOT_YET
+    )
+    rollout: Rollout = Field(
+        default=Rollout(), description="How this spec takes the place of one that runs."
     )
     slurm: SlurmOptions = Field(
         default=SlurmOptions(), description="What is added to or left out of the batch scripts."

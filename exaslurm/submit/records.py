@@ -6,15 +6,17 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from exaslurm.core import codec
 from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
+from exaslurm.core.rollout import Rollout
 from exaslurm.core.submission import Desired, Submission
 from exaslurm.errors import StateError
 from exaslurm.rundir import GenerationDir, RunDir
-from exaslurm.util.files import append_line, read_text, state_error, write_atomic
+from exaslurm.util.files import append_line, is_there, read_text, state_error, write_atomic
 from exaslurm.util.user import user_and_home
 
 
@@ -86,6 +88,22 @@ def is_wanted(run_dir: RunDir) -> bool:
     """Whether the owner wants the deployment to run; true if nobody has said anything yet."""
     desired = run_dir.read_desired()
     return desired is None or desired.run
+
+
+def read_rollout(run_dir: RunDir) -> Rollout | None:
+    """The change of generation that is under way, or was the last one; None if there was none.
+    StateError."""
+    if not is_there(run_dir.rollout):
+        return None
+    return codec.loads(Rollout, read_text(run_dir.rollout), where=str(run_dir.rollout))
+
+
+def end_rollout(run_dir: RunDir, reason: str) -> None:
+    """Whatever rollout is under way is so no more: its jobs end as all others. StateError."""
+    rollout = read_rollout(run_dir)
+    if rollout is not None and not rollout.is_over:
+        over = replace(rollout, state="undone", reason=reason, note=None)
+        write_atomic(run_dir.rollout, codec.dumps(over, indent=1))
 
 
 def add_history(

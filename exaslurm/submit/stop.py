@@ -107,6 +107,7 @@ class _Stop:
         # First of all: from now on nobody starts anything for this deployment.
         with self._writing():
             records.write_desired(self.run_dir, run=False, generation=number)
+            records.end_rollout(self.run_dir, "the deployment was stopped")
         surveys = Surveyor(self.run_dir, lambda: self.slurm, self.talk, lenient=True).survey()
         targets = [
             _Target(each.generation, each.submissions[cell])

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -102,6 +102,22 @@ def template_dirs_for(
     return (*search_path(environ), Path(resolve(own, user=user, home=home)))
 
 
+def write_generation(
+    run_dir: RunDir,
+    generation: GenerationDir,
+    plan: Plan,
+    spec_text: str,
+    template_dirs: Sequence[Path],
+) -> None:
+    """Write everything that the jobs of a plan need. Under the deployment's lock. StateError."""
+    ensure_secrets(run_dir)
+    generation.make(tuple(cell.name for cell in plan.cells))
+    write_atomic(generation.spec, spec_text)
+    files = render_all(plan, generation.path, run_dir.path, template_dirs)
+    for name in sorted(files, key=lambda name: name == "plan.json"):
+        write_atomic(generation.path / name, files[name])  # plan.json last: then all is there
+
+
 def submit(
     spec_path: Path,
     *,
@@ -193,7 +209,7 @@ class _Submit:
         else:
             number = last.generation.number + 1 if last else 1
             generation = self.run_dir.generation(number)
-        self._write_files(generation, spec_text)
+        write_generation(self.run_dir, generation, self.plan, spec_text, self.template_dirs)
         return self._start(generation, {}, [cell.name for cell in self.plan.cells])
 
     def _join(self, running: list[GenerationSurvey]) -> SubmitResult:
@@ -204,13 +220,22 @@ class _Submit:
                 f"deployment {name!r} was told to stop and has not ended yet",
                 remedy=f"'exaslurm stop {name}' waits for its end; then submit again",
             )
+        desired = self.run_dir.read_desired()
+        rollout = records.read_rollout(self.run_dir)
+        if desired is not None and rollout is not None and rollout.concerns(desired.generation):
+            raise DeploymentError(
+                f"deployment {name!r} is going over from generation {rollout.stable} to "
+                f"{rollout.candidate}",
+                remedy=f"'exaslurm status {name}' shows how far it is; "
+                f"'exaslurm rollback {name}' takes it back",
+            )
         for each in running:
             if each.plan is None or each.plan.hash != self.plan.hash:
                 raise DeploymentError(
                     f"deployment {name!r} runs with another spec (generation "
                     f"{each.generation.number})",
-                    remedy=f"'exaslurm stop {name}' ends it; another 'deployment:' name runs beside"
-                    " it; a change without a gap ('rollout') is not in this version",
+                    remedy=f"'exaslurm rollout SPEC' changes it without a gap; 'exaslurm stop "
+                    f"{name}' ends it; another 'deployment:' name runs beside it",
                 )
         newest = running[-1]
         for cell in newest.cells("unknown"):
@@ -223,7 +248,11 @@ class _Submit:
                 f"these cells have ended and are not submitted again: {', '.join(ended)}"
                 f" ('exaslurm stop {name}', then submit, starts all of them)"
             )
-        missing = [cell for cell in newest.cells("never") if cell == cell_of(cell)]
+        # A rollout begins with later turns.
+        later = {cell_of(turn) for turn in newest.submissions if turn != cell_of(turn)}
+        missing = [
+            cell for cell in newest.cells("never") if cell == cell_of(cell) and cell not in later
+        ]
         if missing:
             self.talk(f"an earlier submit left out {', '.join(missing)}")
             return self._start(newest.generation, newest.submissions, missing)
@@ -249,14 +278,6 @@ class _Submit:
                     with contextlib.suppress(OSError):
                         self.run_dir.record(cell).unlink()
 
-    def _write_files(self, generation: GenerationDir, spec_text: str) -> None:
-        ensure_secrets(self.run_dir)
-        generation.make(tuple(cell.name for cell in self.plan.cells))
-        write_atomic(generation.spec, spec_text)
-        files = render_all(self.plan, generation.path, self.run_dir.path, self.template_dirs)
-        for name in sorted(files, key=lambda name: name == "plan.json"):
-            write_atomic(generation.path / name, files[name])  # plan.json last: then all is there
-
     def _start(
         self, generation: GenerationDir, known: Mapping[str, Submission], cells: list[str]
     ) -> SubmitResult:
@@ -269,6 +290,7 @@ class _Submit:
             talk=self.talk,
             slurm=self.slurm,
         )
+        records.end_rollout(self.run_dir, "the deployment was submitted anew")
         records.write_desired(self.run_dir, run=True, generation=generation.number)
         try:
             for cell in cells:

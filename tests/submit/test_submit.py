@@ -93,7 +93,7 @@ def test_another_spec_is_refused(desk: Desk) -> None:
     desk.nodes = 3
     with pytest.raises(DeploymentError, match="another spec") as caught:
         desk.submit()
-    assert "('rollout')" in str(caught.value.remedy)
+    assert "exaslurm rollout SPEC" in str(caught.value.remedy)
     assert caught.value.exit_code == ExitCode.USAGE
     assert desk.run_dir.generations() == [1]
     assert len(desk.queue.submitted) == 2
