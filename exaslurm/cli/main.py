@@ -23,7 +23,13 @@ from exaslurm.errors import ExaslurmError, ExitCode
 SECTIONS: dict[str, dict[str, str]] = {
     "Write a spec": {"init": "spec", "validate": "spec", "schema": "spec"},
     "Start and stop": {"plan": "plan", "render": "plan", "submit": "submit", "stop": "submit"},
-    "Look": {"status": "status", "logs": "logs", "endpoint": "endpoint"},
+    "Change": {"rollout": "rollout", "rollback": "rollout"},
+    "Look": {
+        "status": "status",
+        "history": "rollout",
+        "logs": "logs",
+        "endpoint": "endpoint",
+    },
     "Use": {"key": "key", "chat": "chat"},
     "Serve": {"router": "serve", "gateway": "serve", "supervise": "supervise"},
     "The machine": {"site": "site", "topo": "topo", "doctor": "doctor"},

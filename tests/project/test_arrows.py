@@ -60,6 +60,7 @@ ROOMS: dict[str, set[str]] = {
         "registry",
         "gateway",
         "topo",
+        "rollout",
     },
 }
 
