@@ -9,7 +9,7 @@
         registry/<cell>.json  excluded/<cell>.json
         gateway/router.log
         audit/<host>-<n>.<first record>.<time>.jsonl  audit/<host>-<n>.head
-        gen/<n>/  spec.yaml  plan.json
+        gen/<n>/  spec.yaml  plan.json  notes.txt
                   scripts/<cell>.sbatch  submissions/<cell>.json
                   cells/<cell>/  bootstrap.json binding.json controller.json failure.txt
                                  container.toml notice.json
@@ -79,6 +79,11 @@ class GenerationDir:
     @property
     def plan(self) -> Path:
         return self.path / "plan.json"
+
+    @property
+    def notes(self) -> Path:
+        """What ``submit`` found out that its user should know, a sentence a line."""
+        return self.path / "notes.txt"
 
     @property
     def scripts(self) -> Path:
@@ -264,6 +269,11 @@ class RunDir:
     @property
     def router_log(self) -> Path:
         return self.gateway / "router.log"
+
+    @property
+    def gateway_jobs(self) -> Path:
+        """The jobs of a gateway that runs in one, see ``core/submission.py``."""
+        return self.gateway / "jobs.json"
 
     @property
     def audit(self) -> Path:

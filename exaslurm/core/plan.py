@@ -32,6 +32,9 @@ RouterPolicy = Literal["affinity", "power_of_two"]
 Executor = Literal["mp", "ray"]
 Option = str | int | float | bool
 
+# In place of an address to listen on: that of the node, as the site's nodes reach each other.
+NODE_ADDRESS = "node"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTemplate:
@@ -173,12 +176,16 @@ class RayPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutPlan:
     """Deadlines. ``nodes_s``: all nodes have reported. ``ready_s``: one replica is ready after
-    its start. ``drain_s``: requests in flight may finish when a replica is stopped."""
+    its start. ``drain_s``: requests in flight may finish when a replica is stopped. A replica that
+    served is started again when its engine's /health is silent for ``hung_s``, or when the engine
+    has requests and makes no token for ``stall_s``."""
 
     nodes_s: float
     stage_s: float
     ready_s: float
     drain_s: float
+    hung_s: float = 60.0
+    stall_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +226,17 @@ class TlsPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayJobPlan:
+    """The jobs of a gateway that runs in one: one of them serves, ``spares`` wait for its end.
+    ``component`` is what each asks for."""
+
+    component: ComponentPlan
+    spares: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPlan:
-    """Where the router runs and listens. ``port`` 0 means: the first free one of the site.
+    """Where the router runs and listens (``bind`` of NODE_ADDRESS: where other nodes reach it). ``port`` 0 means: the first free one of the site.
     ``workers`` processes serve on it. ``audit_gib`` bounds the audit log, if there is one.
     ``policy`` says how a replica is chosen; without an answer for ``hedge_after_s`` a second one
     is asked too (None: never)."""
@@ -236,6 +252,7 @@ class GatewayPlan:
     audit_gib: float = 10.0
     policy: RouterPolicy = "affinity"
     hedge_after_s: float | None = None
+    job: GatewayJobPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Literal
 SUBMISSION_SCHEMA: Literal["exaslurm/submission/1"] = "exaslurm/submission/1"
 SUPERVISOR_SCHEMA: Literal["exaslurm/supervisor/1"] = "exaslurm/supervisor/1"
 ENDPOINT_SCHEMA: Literal["exaslurm/endpoint/1"] = "exaslurm/endpoint/1"
+GATEWAY_JOBS_SCHEMA: Literal["exaslurm/gateway-jobs/1"] = "exaslurm/gateway-jobs/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class Submission:
 
     What a supervisor has seen of the job: when it started and first served in full, when it was
     told to drain, when and how it ended (Slurm's word), how often Slurm has refused it in a row.
+    ``before``: the tokens of earlier attempts, newest last, whose jobs must not serve.
     ``asked_s``, ``asked_by``: when and by whom it was asked to make room for a successor."""
 
     schema: Literal["exaslurm/submission/1"] = SUBMISSION_SCHEMA
@@ -44,6 +46,7 @@ class Submission:
     drain_s: float | None = None
     ended_s: float | None = None
     end: str | None = None
+    before: tuple[str, ...] = ()
     refusals: int = 0
     asked_s: float | None = None
     asked_by: str | None = None
@@ -86,7 +89,7 @@ class Desired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterAddress:
     """One router that serves a deployment. ``certificate`` is the one that it shows (PEM), empty
-    without HTTPS."""
+    without HTTPS; ``job_id`` is that of the gateway's job that it runs in, empty elsewhere."""
 
     url: str
     host: str
@@ -94,6 +97,7 @@ class RouterAddress:
     start_ticks: int
     started_s: float
     certificate: str = ""
+    job_id: str = ""
 
     @property
     def base_url(self) -> str:
@@ -109,6 +113,24 @@ class Endpoint:
     schema: Literal["exaslurm/endpoint/1"] = ENDPOINT_SCHEMA
     deployment: str
     routers: tuple[RouterAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayJobs:
+    """``gateway/jobs.json``: the jobs of a gateway that runs in one. All have the same name
+    ``job_name``, so that Slurm runs one of them at a time; ``ids`` are those that were known to
+    live when this was written. ``asked_s``: when a submission began of which it is not known
+    whether it made a job (Unix seconds; None: there is none). ``refusals``: how often in a row
+    Slurm has refused one, last at ``refused_s`` with ``message``."""
+
+    schema: Literal["exaslurm/gateway-jobs/1"] = GATEWAY_JOBS_SCHEMA
+    job_name: str
+    wanted: int
+    ids: tuple[str, ...] = ()
+    asked_s: float | None = None
+    refusals: int = 0
+    refused_s: float = 0.0
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

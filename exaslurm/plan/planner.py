@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exaslurm.core.limits import Limits
 from exaslurm.core.plan import (
     CellPlan,
     ComponentPlan,
-    GatewayPlan,
     Layout,
     Plan,
     PortPolicy,
     RayPlan,
     Role,
     TimeoutPlan,
-    TlsPlan,
 )
 from exaslurm.errors import PlanError
 from exaslurm.plan.ceilings import check_locks, check_totals
@@ -23,9 +20,10 @@ from exaslurm.plan.cells import HeadNode, Part, cells_of, groups_of, head_of, la
 from exaslurm.plan.conditions import check_conditions, conditioned
 from exaslurm.plan.context import Findings, PlanContext
 from exaslurm.plan.directives import Ask, JobOptions, directives, job_options
+from exaslurm.plan.gateway import gateway_plan
 from exaslurm.plan.node import node_environment
 from exaslurm.plan.notes import note_site, note_unused
-from exaslurm.plan.slots import Reserve, model_plan, spec_path
+from exaslurm.plan.slots import Reserve, model_plan
 from exaslurm.plan.split import check_ray
 from exaslurm.plan.spread import FilledCell, Ground, Load, spread
 from exaslurm.plan.survival import check_spread, survival_of
@@ -87,7 +85,7 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         for index, (parts, cell) in enumerate(zip(cells, filled, strict=True))
     )
     check_totals(spec, site, planned, findings)
-    gateway = _gateway(spec, site, context, findings)
+    gateway = gateway_plan(spec, site, context, options, layout, findings)
     node = node_environment(spec, site, models, options.account, context, findings)
     note_unused(spec, findings)
     note_site(site, findings)
@@ -110,6 +108,8 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
             stage_s=site.timeouts.stage_s,
             ready_s=site.timeouts.ready_s,
             drain_s=site.timeouts.drain_s,
+            hung_s=site.timeouts.hung_s,
+            stall_s=site.timeouts.stall_s,
         ),
         gateway=gateway,
         srun_args=tuple(f"--{text.removeprefix('--')}" for text in site.slurm.srun_args),
@@ -217,37 +217,3 @@ def _worker_ask(part: Part, load: Load, head: HeadNode | None, site: Site) -> As
 
 def _asked_mem(site: Site, mem_mib: int) -> int | None:
     return mem_mib if site.slurm.memory == "per_node" else None
-
-
-def _gateway(spec: Spec, site: Site, context: PlanContext, findings: Findings) -> GatewayPlan:
-    home = spec.gateway.home or site.gateway.homes[0]
-    if home not in site.gateway.homes:
-        allowed = ", ".join(site.gateway.homes)
-        findings.add(
-            spec.problem("gateway.home", f"{home} asked, site {site.name} allows {allowed}")
-        )
-    elif home == "job":
-        findings.add(spec.problem("gateway.home", "job is not supported yet: use login or service"))
-    return GatewayPlan(
-        home=home,
-        bind=spec.gateway.bind or site.gateway.bind,
-        port=spec.gateway.port,
-        start_with_submit=home == "login" and site.gateway.background,
-        workers=spec.gateway.workers,
-        tls=_tls(spec, context, findings),
-        limits=Limits(**spec.gateway.limits.model_dump()),
-        audit=spec.gateway.audit,
-        audit_gib=spec.gateway.audit_gib,
-        policy=spec.gateway.policy,
-        hedge_after_s=spec.gateway.hedge_after_s,
-    )
-
-
-def _tls(spec: Spec, context: PlanContext, findings: Findings) -> TlsPlan | None:
-    given = spec.gateway.tls
-    if given is None:
-        return None
-    return TlsPlan(
-        cert=spec_path(spec, "gateway.tls.cert", given.cert, context, findings),
-        key=spec_path(spec, "gateway.tls.key", given.key, context, findings),
-    )

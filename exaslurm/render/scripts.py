@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,13 +11,15 @@ from pathlib import Path
 import jinja2
 
 from exaslurm.core.codec import dumps
-from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
+from exaslurm.core.plan import CellPlan, ComponentPlan, GatewayJobPlan, Plan
 from exaslurm.render import templates
 from exaslurm.render.quoting import output_path
-from exaslurm.rundir import GenerationDir
+from exaslurm.rundir import GenerationDir, RunDir
 
 Directive = tuple[str, str | None]
 
+# In the place of a cell's name: no cell is called so.
+GATEWAY = "gateway"
 _ROLES = {"head": "head", "worker": "workers", "both": "head and workers"}
 
 
@@ -33,6 +37,13 @@ class ComponentText:
 def job_name(plan: Plan, cell: CellPlan) -> str:
     """The name of a cell's job when its script is submitted by hand."""
     return f"exa-{plan.deployment}-{cell.name}"
+
+
+def gateway_job_name(deployment: str, run_dir: Path) -> str:
+    """The one name of all jobs of a deployment's gateway. Deployments of one name in different
+    state directories are different ones."""
+    mark = hashlib.sha256(os.fsencode(run_dir)).hexdigest()[:8]
+    return f"exa-{deployment}-{GATEWAY}-{mark}"
 
 
 def render_script(
@@ -55,13 +66,17 @@ def render_all(
     plan: Plan, gen_dir: Path, run_dir: Path, template_dirs: Sequence[Path] = ()
 ) -> dict[str, str]:
     """Every file that bootstrap needs, by its name relative to ``gen_dir``: ``plan.json`` and
-    one script per cell. Layout ``local`` has no scripts."""
+    one script per cell, and one of the gateway where that runs in a job. Layout ``local`` has no scripts."""
     files = {"plan.json": dumps(plan, indent=1)}
     if plan.layout != "local":
         environment = templates.environment(template_dirs)
         for cell in plan.cells:
             text = _render(environment, plan, cell, gen_dir, run_dir)
             files[f"scripts/{cell.name}.sbatch"] = text
+        if plan.gateway.job is not None:
+            files[f"scripts/{GATEWAY}.sbatch"] = _render_gateway(
+                environment, plan, plan.gateway.job, gen_dir, run_dir
+            )
     return files
 
 
@@ -76,6 +91,37 @@ def _render(
         cell=cell,
         container=plan.node.container,
         components=[_component(plan, cell, part, log) for part in cell.components],
+        gen_dir=str(gen_dir),
+        run_dir=str(run_dir),
+    )
+
+
+def _render_gateway(
+    environment: jinja2.Environment,
+    plan: Plan,
+    job: GatewayJobPlan,
+    gen_dir: Path,
+    run_dir: Path,
+) -> str:
+    own: tuple[Directive, ...] = (
+        ("job-name", gateway_job_name(plan.deployment, run_dir)),
+        ("output", output_path(RunDir(run_dir).router_log)),
+        ("open-mode", "append"),
+    )
+    part = job.component
+    component = ComponentText(
+        het_group=0,
+        roles=GATEWAY,
+        nodes=1,
+        kind=part.kind,
+        directives=(*own, *part.directives),
+    )
+    return templates.render(
+        environment,
+        "gateway.sbatch.j2",
+        plan=plan,
+        container=None,
+        components=[component],
         gen_dir=str(gen_dir),
         run_dir=str(run_dir),
     )

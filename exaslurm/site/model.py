@@ -318,6 +318,17 @@ class GatewayRules(Section):
         description="`submit` may leave a router running in the background of the login node.",
     )
     bind: Word = Field(default="127.0.0.1", description="Address that a router listens on.")
+    kind: Name | None = Field(
+        default=None,
+        description="Node kind of a gateway in a job. Default: the head's, else one without GPUs.",
+    )
+    cpus: Count = Field(
+        default=2, description="Logical CPUs of that job; at least one more than `gateway.workers`."
+    )
+    mem_gib: Positive = Field(default=2.0, description="Memory of that job, GiB.")
+    spares: Annotated[Natural, Field(le=8)] = Field(
+        default=2, description="Such jobs that wait for the end of the one that serves."
+    )
 
 
 class Timeouts(Section):
@@ -330,6 +341,14 @@ class Timeouts(Section):
         default=30.0, description="Requests in flight may end when a replica is stopped."
     )
     ray_s: Positive = Field(default=300.0, description="Ray is up; without it the cell goes on.")
+    hung_s: Positive = Field(
+        default=60.0, description="An engine whose /health is silent is started again."
+    )
+    stall_s: Positive = Field(
+        default=120.0,
+        description="An engine that has requests and shows no sign of work is started again; one "
+        "on CPUs that computes meanwhile has ten times as long.",
+    )
 
 
 class Site(Root):

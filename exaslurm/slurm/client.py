@@ -55,10 +55,10 @@ class Slurm:
 
         Raises CommandNotFound, or QueryFailed with Slurm's words.
         """
-        answer = self._run(argv, more=environments.TIME_ZONE)
+        answer = self._run(argv)
         if answer.returncode != 0 and answer.is_transient:
             time.sleep(self._pause_s)
-            answer = self._run(argv, more=environments.TIME_ZONE)
+            answer = self._run(argv)
         if answer.returncode != 0:
             raise _query_failed(answer)
         return answer.stdout
@@ -115,18 +115,31 @@ class Slurm:
                     found.setdefault(here[leader], {})[ident] = limit_s
         return found
 
+    def named(self, prefix: str) -> list[JobInfo]:
+        """This user's jobs that wait or run and whose names begin so, by one squeue.
+
+        Raises QueryFailed if the controller does not answer.
+        """
+        found = self._squeue([f"--user={os.getuid()}"])
+        return [j for j in found.values() if j.name.startswith(prefix) and not j.is_finished]
+
     def expand(self, nodelist: str) -> list[str]:
         """Single host names; ValueError if the list is malformed."""
         return expand(nodelist)
 
     # --- acting -----------------------------------------------------------------------------
 
-    def submit(self, script: Path, *, job_name: str, extra: Sequence[str] = ()) -> JobId:
+    def submit(
+        self, script: Path, *, job_name: str, extra: Sequence[str] = (), one_of_many: bool = False
+    ) -> JobId:
         """Submit a script under a name that no other job has.
 
         If it stays open whether Slurm took the job, the name is looked up, for ``look_up_s`` at
-        most; nothing is ever submitted twice. Raises SubmitRejected (there is no job),
-        SubmitAmbiguous (there may be one), CommandNotFound.
+        most; nothing is ever submitted twice. ``one_of_many``: other jobs have the same name, so
+        that would tell nothing, and SubmitAmbiguous comes at once.
+
+        Raises SubmitRejected (there is no job), SubmitAmbiguous (there may be one),
+        CommandNotFound.
         """
         argv = ["sbatch", "--parsable", f"--job-name={job_name}", *extra, str(script)]
         answer = self._run(argv, timeout_s=self._submit_timeout_s)
@@ -145,6 +158,8 @@ class Slurm:
                 remedy=refusals.remedy(answer.complaint),
                 transient=answer.is_transient,
             )
+        if one_of_many:
+            raise _ambiguous(answer, job_name, "jobs of this name will be counted before another")
         return self._resolve(answer, job_name)
 
     def test_only(self, script: Path, *, label: str | None = None) -> str:
@@ -203,14 +218,11 @@ class Slurm:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _run(
-        self,
-        argv: Sequence[str],
-        timeout_s: float | None = None,
-        more: Mapping[str, str] | None = None,
-    ) -> Answer:
+    def _run(self, argv: Sequence[str], timeout_s: float | None = None) -> Answer:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1
-        environ = {**self._environ, **(more or {})}
+        # sbatch hands its environment to the job.
+        zone = {} if argv[0] == "sbatch" else environments.TIME_ZONE
+        environ = {**self._environ, **zone}
         return command.run(argv, environ=environ, timeout_s=timeout_s or self._timeout_s)
 
     def _squeue(self, selection: Sequence[str]) -> dict[str, JobInfo]:
@@ -257,12 +269,15 @@ class Slurm:
             if time.monotonic() + self._pause_s > deadline:
                 break
             time.sleep(self._pause_s)
-        said = answer.complaint or "it printed no job id"
-        raise SubmitAmbiguous(
-            f"it is not known whether Slurm took job {job_name} ({said})",
-            remedy="run the same submit again in a minute: it looks that name up first and never"
-            " submits it twice",
-        ) from problem
+        again = "run the same submit again in a minute: it looks that name up first and never"
+        raise _ambiguous(answer, job_name, f"{again} submits it twice") from problem
+
+
+def _ambiguous(answer: Answer, job_name: str, remedy: str) -> SubmitAmbiguous:
+    said = answer.complaint or "it printed no job id"
+    return SubmitAmbiguous(
+        f"it is not known whether Slurm took job {job_name} ({said})", remedy=remedy
+    )
 
 
 def _query_failed(answer: Answer) -> QueryFailed:

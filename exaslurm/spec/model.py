@@ -361,6 +361,16 @@ class Gateway(Section):
     workers: Annotated[Count, Field(le=64)] = Field(
         default=1, description="Router processes that share the port, each good for one core."
     )
+    spares: Annotated[Natural, Field(le=8)] | None = Field(
+        default=None,
+        description="With `home: job`: jobs that wait in the queue to take over. Default: the "
+        "site's, else 2.",
+    )
+    time_limit: TimeLimit | None = Field(
+        default=None,
+        description="With `home: job`: time limit of the gateway's jobs. Default: that of the "
+        "deployment's.",
+    )
     tls: Tls | None = Field(default=None, description="Serve HTTPS instead of HTTP.")
     policy: Literal["affinity", "power_of_two"] = Field(
         default="affinity",

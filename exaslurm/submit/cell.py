@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from exaslurm import __version__
+from exaslurm.core import codec
 from exaslurm.core.plan import Plan
 from exaslurm.core.submission import Submission
 from exaslurm.errors import ExaslurmError, StateError, SubmitAmbiguous, SubmitRejected
@@ -22,6 +23,9 @@ from exaslurm.submit import local, records
 from exaslurm.submit.exclude import exclude_option, excluded_nodes
 from exaslurm.submit.lock import require_lease
 from exaslurm.submit.talk import Talk
+from exaslurm.util.files import read_text
+
+_TOKENS_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class CellStarter:
             created_s=self.clock(),
             host=socket.gethostname(),
             refusals=refusals,
+            before=_tokens_before(generation, cell),
         )
         records.write_submission(generation, intent)
         try:
@@ -93,7 +98,7 @@ class CellStarter:
     def _submit_job(self, generation: GenerationDir, intent: Submission) -> JobId:
         """Submit without the nodes that earlier jobs could not use, or with them if Slurm says
         that the others are too few: the preflight will leave them out again."""
-        script, comment = generation.script(intent.cell), f"--comment={_comment(self.plan)}"
+        script, comment = generation.script(intent.cell), f"--comment={comment_of(self.plan)}"
         known = excluded_nodes(self.run_dir, self.clock())
         option = exclude_option(self.plan.cell(intent.cell), known)
         for item in known:
@@ -109,7 +114,17 @@ class CellStarter:
         return self.slurm.submit(script, job_name=intent.job_name, extra=(comment,))
 
 
-def _comment(plan: Plan) -> str:
+def _tokens_before(generation: GenerationDir, cell: str) -> tuple[str, ...]:
+    """Tokens of this turn so far: Slurm may still come up with one of their jobs."""
+    path = generation.submission(cell)
+    try:
+        last = codec.loads(Submission, read_text(path), where=str(path))
+    except StateError:
+        return ()  # this is its first submission
+    return (*last.before, last.token)[-_TOKENS_KEPT:]
+
+
+def comment_of(plan: Plan) -> str:
     """For accounting: which jobs of a cluster are exaslurm's, and which are of one plan."""
     data = {"tool": "exaslurm", "v": __version__, "plan": plan.hash[:12]}
     return json.dumps(data, separators=(",", ":"))
