@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from exaslurm.api.endpoint import find_endpoint
 from exaslurm.api.locate import find_run_dir
 from exaslurm.api.source import SpecSource
-from exaslurm.errors import ExaslurmError
+from exaslurm.errors import ExaslurmError, UserError
 from exaslurm.rundir import RunDir
 from exaslurm.status.model import DeploymentStatus
 
 if TYPE_CHECKING:
+    from exaslurm.core.rollout import Rollout
+    from exaslurm.rollout.start import PolicyOptions
     from exaslurm.status.collect import Collector
+    from exaslurm.status.history import HistoryEntry
 
 
 class Deployment:
@@ -97,6 +100,56 @@ class Deployment:
         from exaslurm.api.keys import make_key
 
         return make_key(self._run_dir, name, expires_s=expires_s)
+
+    def rollout(
+        self,
+        spec: Path | str | Mapping[str, Any],
+        *,
+        site: str | None = None,
+        options: PolicyOptions | None = None,
+        talk: Callable[[str], None] = lambda _: None,
+    ) -> Rollout:
+        """Bring it over to another spec while it serves; returns when the supervisor knows of it,
+        see ``wait_over``. DeploymentError if that cannot be done now, UserError for a spec that
+        cannot be used or names another deployment.
+        """
+        from exaslurm.rollout.start import rollout
+        from exaslurm.spec.load import load_spec
+
+        source = SpecSource.of(spec)
+        name = load_spec(source.path, source.text).deployment
+        if name != self.name:
+            raise UserError(f"the spec is of deployment {name!r}, this is {self.name!r}")
+        return rollout(
+            source.path,
+            text=source.text,
+            site=site,
+            options=options,
+            environ=self._environ,
+            talk=talk,
+        ).rollout
+
+    def rollback(
+        self, *, to: int | None = None, talk: Callable[[str], None] = lambda _: None
+    ) -> Rollout:
+        """Take back the rollout that is under way, or bring the generation before the last one (or
+        ``to`` that one) back. Errors as of ``rollout``."""
+        from exaslurm.rollout.start import rollback
+
+        return rollback(self._run_dir, to=to, environ=self._environ, talk=talk).rollout
+
+    def wait_over(self, rollout: Rollout, timeout_s: float = 12 * 3600.0) -> Rollout:
+        """The rollout when it is over: its ``state`` is then ``done`` or ``undone``. WaitTimeout
+        after ``timeout_s``."""
+        from exaslurm.rollout.wait import wait_over
+
+        return wait_over(self._run_dir, rollout.candidate, timeout_s=timeout_s)
+
+    def history(self) -> tuple[HistoryEntry, ...]:
+        """What was done to it, oldest first."""
+        from exaslurm.status.history import read_history
+
+        return read_history(self._run_dir)
 
     def stop(self, *, timeout_s: float = 120.0) -> None:
         """Stop it and wait until its jobs have ended."""

@@ -8,7 +8,7 @@ from exaslurm.cli.fabric_text import fabric_lines
 from exaslurm.cli.output import paint, seconds, table
 from exaslurm.core.cell import ReplicaStatus
 from exaslurm.core.numbers import ranges
-from exaslurm.status.model import CellStatus, DeploymentStatus, Phase
+from exaslurm.status.model import CellStatus, DeploymentStatus, Phase, RolloutStatus
 
 PHASE_STYLE: dict[Phase, str] = {
     "ready": "good",
@@ -42,6 +42,8 @@ def status_text(status: DeploymentStatus) -> str:
     if status.simulated:
         lines.append("  engines:  simulated (answers are made up)")
     lines += [f"  spread:   {sentence}" for sentence in status.spread]
+    lines += [f"  note:     {sentence}" for sentence in status.notes]
+    lines += rollout_lines(status.rollout)
     lines += ["", _cells(status.cells)]
     replicas = [replica for cell in status.cells for replica in cell.replicas]
     if replicas:
@@ -61,6 +63,16 @@ def status_text(status: DeploymentStatus) -> str:
     return "\n".join(lines + (["", *notes] if notes else []))
 
 
+def rollout_lines(rollout: RolloutStatus | None) -> list[str]:
+    """Where a rollout stands, and by which figures it is judged."""
+    if rollout is None:
+        return []
+    lines = [f"  rollout:  {rollout.sentence}"]
+    lines += [f"            {name}: {text}" for name, text in rollout.figures.items()]
+    lines += [f"            without the figures of {router}" for router in rollout.silent]
+    return lines
+
+
 def headline(status: DeploymentStatus) -> str:
     """``hello: ready, 3 of 3 replicas (generation 1 on lab)``."""
     phase = paint(status.phase, PHASE_STYLE[status.phase])
@@ -72,9 +84,11 @@ def headline(status: DeploymentStatus) -> str:
 
 
 def _cells(cells: tuple[CellStatus, ...]) -> str:
+    several = len({cell.generation for cell in cells}) > 1
     rows = [
         [
             cell.name,
+            *([str(cell.generation)] if several else []),
             paint(cell.phase, PHASE_STYLE[cell.phase]),
             (cell.job.id or "-") if cell.job else "-",
             cell.job.state if cell.job else "-",
@@ -85,7 +99,17 @@ def _cells(cells: tuple[CellStatus, ...]) -> str:
         ]
         for cell in cells
     ]
-    header = ["CELL", "PHASE", "JOB", "SLURM", "NODES", "RAY", "READY", "SEEN"]
+    header = [
+        "CELL",
+        *(["GEN"] if several else []),
+        "PHASE",
+        "JOB",
+        "SLURM",
+        "NODES",
+        "RAY",
+        "READY",
+        "SEEN",
+    ]
     return table(header, rows)
 
 

@@ -79,6 +79,29 @@ class Rollout:
         """The shares to go through: without a version that differs, requests cannot be divided."""
         return self.policy.steps_percent if self.names else (100.0,)
 
+    @property
+    def sentence(self) -> str:
+        """Where it stands, for people."""
+        why = f": {self.reason}" if self.reason else ""
+        told = {
+            "rising": self._rising(),
+            "finishing": "everything goes to the new version; what is left of the old one ends",
+            "done": "done",
+            "undoing": f"stopped{why}; it is taken back",
+            "undone": f"taken back{why}",
+        }
+        note = f" ({self.note})" if self.note else ""
+        return f"generation {self.stable} -> {self.candidate}: {told[self.state]}{note}"
+
+    def _rising(self) -> str:
+        if not self.names:
+            return f"{self.cells} cells of the new generation are wanted so far"
+        steps = self.steps_percent
+        return (
+            f"step {self.step + 1} of {len(steps)} ({steps[self.step]:g} %), "
+            f"{self.share_percent:g} % of the requests go to the new version"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
@@ -95,6 +118,16 @@ class Answers:
     whole: tuple[int, ...] = ()
     whole_s: float = 0.0
 
+    @property
+    def sentence(self) -> str:
+        """The figures for people; of times, the means."""
+        text = f"{self.requests} requests ({self.failed} failed"
+        if first := sum(self.first):
+            text += f", first byte {self.first_s / first:.3g} s"
+        if whole := sum(self.whole):
+            text += f", whole {self.whole_s / whole:.3g} s"
+        return f"{text})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
@@ -102,6 +135,11 @@ class Pair:
 
     old: Answers = field(default_factory=Answers)
     new: Answers = field(default_factory=Answers)
+
+    @property
+    def sentence(self) -> str:
+        """``412 requests (0 failed, first byte 0.21 s, whole 1.3 s) new; 7805 ... old``."""
+        return f"{self.new.sentence} new; {self.old.sentence} old"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

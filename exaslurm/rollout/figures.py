@@ -170,18 +170,3 @@ def to_compare(figures: RolloutFigures) -> dict[str, Pair]:
             old = added(old, figures.before[name])
         found[name] = Pair(old=old, new=pair.new)
     return found
-
-
-def sentence(pair: Pair) -> str:
-    """``412 new: 0 failed, first byte 0.21 s, whole 1.3 s; 7805 old: ...`` for people."""
-    return f"{_one(pair.new)} new; {_one(pair.old)} old"
-
-
-def _one(answers: Answers) -> str:
-    first, whole = sum(answers.first), sum(answers.whole)
-    text = f"{answers.requests} requests ({answers.failed} failed"
-    if first:
-        text += f", first byte {answers.first_s / first:.3g} s"
-    if whole:
-        text += f", whole {answers.whole_s / whole:.3g} s"
-    return text + ")"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from exaslurm.core.plan import Plan
 from exaslurm.core.rollout import Rollout, RolloutFigures
 from exaslurm.rollout import records
-from exaslurm.rollout.figures import count, pairs_of, sentence, to_compare
+from exaslurm.rollout.figures import count, pairs_of, to_compare
 from exaslurm.rollout.judge import is_fair, why_worse
 from exaslurm.rollout.machine import Seen, advance, shares
 from exaslurm.rollout.routers import Said, ask_routers
@@ -129,7 +129,7 @@ class RolloutManager:
         figures: RolloutFigures | None,
     ) -> None:
         counted = figures.counted if figures is not None else {}
-        told = {f"figures {name}": sentence(pair) for name, pair in counted.items()}
+        told = {f"figures {name}": pair.sentence for name, pair in counted.items()}
         for verb, what in _events(before, after):
             extra = {**what, **told}
             log.info("%s: %s", verb, ", ".join(f"{k} {v}" for k, v in extra.items()) or "so it is")

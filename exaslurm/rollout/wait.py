@@ -31,7 +31,7 @@ def wait_over(
         found = read_rollout(run_dir)
         if found is None or found.candidate != candidate:
             raise NotReadyError(f"nothing is known any more of the rollout to {candidate}")
-        text = describe(found)
+        text = found.sentence
         if text != said:
             talk(text)
             said = text
@@ -44,28 +44,3 @@ def wait_over(
                 f"exaslurm rollback {run_dir.deployment} takes it back",
             )
         sleep(PAUSE_S)
-
-
-def describe(rollout: Rollout) -> str:
-    """Where it stands, in a sentence."""
-    ways = f"generation {rollout.stable} -> {rollout.candidate}"
-    why = f": {rollout.reason}" if rollout.reason else ""
-    note = f" ({rollout.note})" if rollout.note else ""
-    match rollout.state:
-        case "rising":
-            wanted = rollout.steps_percent[rollout.step]
-            text = (
-                f"step {rollout.step + 1} of {len(rollout.steps_percent)} ({wanted:g} %), "
-                f"{rollout.share_percent:g} % of the requests go to the new version"
-                if rollout.names
-                else f"cell {rollout.cells} goes over"
-            )
-            return f"{ways}: {text}{note}"
-        case "finishing":
-            return f"{ways}: everything goes to the new one, what is left of the old one ends{note}"
-        case "done":
-            return f"{ways}: done"
-        case "undoing":
-            return f"{ways}: stopped{why}; it is taken back"
-        case "undone":
-            return f"{ways}: taken back{why}"

@@ -10,18 +10,26 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exaslurm.core import codec
 from exaslurm.core.cell import CellRecord, CellState, ReplicaStatus
 from exaslurm.core.plan import CellPlan, Plan
 from exaslurm.core.submission import Endpoint, RouterAddress, Submission, SupervisorNotes
-from exaslurm.core.turns import cell_of, number_of
+from exaslurm.core.turns import cell_of
 from exaslurm.errors import ExaslurmError, SlurmError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.status import cause as judge
 from exaslurm.status.logs import last_words, router_error
-from exaslurm.status.model import CellStatus, DeploymentStatus, JobStatus, Source
+from exaslurm.status.model import (
+    CellStatus,
+    DeploymentStatus,
+    JobStatus,
+    RolloutStatus,
+    Source,
+)
+from exaslurm.status.rollouts import read_rollout, rollout_status, turns_to_show
 from exaslurm.status.routers import RouterView, ask_router, is_loopback
 from exaslurm.status.spread import spread_of
 from exaslurm.util.bounded import FILES_TIMEOUT_S, within
@@ -38,14 +46,18 @@ ALL_CELLS_TIMEOUT_S = 6.0
 
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
-    """Everything the run directory says, read in one go."""
+    """Everything the run directory says, read in one go. ``plans``: those of all generations that
+    have jobs to show; ``plan`` is that of the wanted one."""
 
     plan: Plan
+    plans: Mapping[int, Plan]
+    rollout: RolloutStatus | None
     generation: GenerationDir
     submissions: Mapping[str, Submission]
     records: Mapping[str, CellRecord]
-    turns: tuple[CellPlan, ...]
+    turns: tuple[tuple[CellPlan, int], ...]
     notes: SupervisorNotes | None
+    found_out: tuple[str, ...]
     log_tails: Mapping[str, str]
     failures: Mapping[str, str]
     routers: tuple[RouterAddress, ...]
@@ -72,7 +84,9 @@ class Collector:
         disk = within(FILES_TIMEOUT_S, self._read, f"reading {self.run_dir.path}")
         self._ask_slurm(disk)
         states = self._ask_controllers(disk)
-        cells = tuple(self._cell(disk, cell, states.get(cell.name)) for cell in disk.turns)
+        cells = tuple(
+            self._cell(disk, cell, number, states.get(cell.name)) for cell, number in disk.turns
+        )
         return self._overall(disk, cells)
 
     # -- the run directory ---------------------------------------------------------------------
@@ -94,31 +108,45 @@ class Collector:
                 f"{generation.path} holds no plan",
                 remedy="the submit that made it was interrupted: submit again",
             )
-        plan = codec.loads(Plan, read_text(generation.plan), where=str(generation.plan))
-        submissions, tails, failures = {}, {}, {}
-        for path in sorted(generation.submissions.glob("[!.]*.json")):
-            submissions[path.stem] = codec.loads(Submission, read_text(path), where=str(path))
-        turns = turns_to_show(plan, submissions)
-        for cell in turns:
-            tail = last_words(generation.logs(cell.name))
+        rollout = read_rollout(self.run_dir)
+        under_way = rollout is not None and rollout.concerns(generation.number)
+        numbers = {generation.number}
+        if rollout is not None and under_way:
+            numbers |= {rollout.stable, rollout.candidate}
+        plans, submissions = {}, {}
+        for number in sorted(numbers):
+            each = self.run_dir.generation(number)
+            plans[number] = codec.loads(Plan, read_text(each.plan), where=str(each.plan))
+            submissions.update(read_submissions(each))
+        plan = plans[generation.number]
+        lanes = rollout.lanes if rollout is not None and under_way else None
+        turns = turns_to_show(plans, submissions, lanes)
+        tails, failures = {}, {}
+        for cell, number in turns:
+            each = self.run_dir.generation(number)
+            tail = last_words(each.logs(cell.name))
             if tail:
                 tails[cell.name] = tail
-            if generation.failure(cell.name).exists():
-                failures[cell.name] = read_text(generation.failure(cell.name)).strip()
+            if each.failure(cell.name).exists():
+                failures[cell.name] = read_text(each.failure(cell.name)).strip()
+        hashes = {item.hash for item in plans.values()}
         try:
             key: str | None = read_secret(self.run_dir.internal_key)
         except ExaslurmError:
             key = None
         return _OnDisk(
             plan=plan,
+            plans=plans,
+            rollout=rollout_status(self.run_dir, rollout, generation.number),
             generation=generation,
             submissions=submissions,
             turns=turns,
             notes=read_notes(self.run_dir, self.hostname),
+            found_out=_lines(generation.notes),
             records={
                 record.cell: record
                 for record in read_records(self.run_dir)
-                if record.plan_hash == plan.hash
+                if record.plan_hash in hashes
             },
             log_tails=tails,
             failures=failures,
@@ -192,7 +220,8 @@ class Collector:
         found = fetch_states(
             urls, disk.internal_key, timeout_s=HTTP_TIMEOUT_S, all_s=ALL_CELLS_TIMEOUT_S
         )
-        return {name: state for name, state in found.items() if state.plan_hash == disk.plan.hash}
+        hashes = {plan.hash for plan in disk.plans.values()}
+        return {name: state for name, state in found.items() if state.plan_hash in hashes}
 
     def _may_live(self, submission: Submission) -> bool:
         return submission.state != "stopped" and self._job(submission).state not in judge.ENDED
@@ -207,7 +236,9 @@ class Collector:
 
     # -- judgement -----------------------------------------------------------------------------
 
-    def _cell(self, disk: _OnDisk, cell: CellPlan, state: CellState | None) -> CellStatus:
+    def _cell(
+        self, disk: _OnDisk, cell: CellPlan, generation: int, state: CellState | None
+    ) -> CellStatus:
         submission = disk.submissions.get(cell.name)
         record = disk.records.get(cell.name)
         job = self._job(submission) if submission is not None else None
@@ -254,6 +285,7 @@ class Collector:
             ray=state.ray if state is not None and not over else None,
             replicas=replicas,
             notes=(*((f"supervisor: {said}",) if said else ()), *notes),
+            generation=generation,
         )
 
     def _overall(self, disk: _OnDisk, cells: tuple[CellStatus, ...]) -> DeploymentStatus:
@@ -290,8 +322,14 @@ class Collector:
             cells=cells,
             slurm_error=self._slurm_error,
             collected_s=time.time(),
-            simulated=any(model.engine.kind == "simulated" for model in plan.models),
+            simulated=any(
+                model.engine.kind == "simulated"
+                for each in disk.plans.values()
+                for model in each.models
+            ),
             spread=spread_of(plan, cells),
+            notes=disk.found_out,
+            rollout=disk.rollout,
         )
 
     def _router_may_live(self, router: RouterAddress) -> bool:
@@ -299,16 +337,15 @@ class Collector:
         return router.host != self.hostname or is_alive(router.pid, router.start_ticks)
 
 
-def turns_to_show(plan: Plan, submissions: Mapping[str, Submission]) -> tuple[CellPlan, ...]:
-    """Of each cell the jobs that may live, oldest first; the newest one where none does. One that
-    was never submitted is shown as such."""
-    found: list[CellPlan] = []
-    for cell in plan.cells:
-        names = sorted((name for name in submissions if cell_of(name) == cell.name), key=number_of)
-        living = [name for name in names if submissions[name].state not in ("stopped", "refused")]
-        shown = living or names[-1:] or [cell.name]
-        found += [plan.cell(name) for name in shown]
-    return tuple(found)
+def _lines(path: Path) -> tuple[str, ...]:
+    """The lines of a file; none if it is not there."""
+    return tuple(read_text(path).splitlines()) if path.exists() else ()
+
+
+def read_submissions(generation: GenerationDir) -> dict[str, Submission]:
+    """What was written down of each job of a generation, by turn."""
+    paths = sorted(generation.submissions.glob("[!.]*.json"))
+    return {path.stem: codec.loads(Submission, read_text(path), where=str(path)) for path in paths}
 
 
 def read_notes(run_dir: RunDir, hostname: str) -> SupervisorNotes | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from exaslurm.core.cell import NodeState, RayCellState, ReplicaStatus
@@ -53,7 +54,8 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellStatus:
-    """One cell. ``replicas_planned`` counts the plan's, ``replicas`` are those that are known."""
+    """One job of a cell, of this ``generation``. ``replicas_planned`` counts the plan's,
+    ``replicas`` are those that are known."""
 
     name: str
     phase: Phase
@@ -69,13 +71,33 @@ class CellStatus:
     ray: RayCellState | None = None
     replicas: tuple[ReplicaStatus, ...] = ()
     notes: tuple[str, ...] = ()
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutStatus:
+    """The change to another generation that is under way, or the last one that was taken back.
+    ``sentence`` says where it stands, ``figures`` what was counted in its step, by served name;
+    ``silent``: routers that gave no answer, so that their requests are not among them."""
+
+    stable: int
+    candidate: int
+    state: str
+    step: int
+    steps_percent: tuple[float, ...]
+    share_percent: float
+    sentence: str
+    reason: str | None = None
+    figures: Mapping[str, str] = field(default_factory=dict)
+    silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentStatus:
     """A deployment at one moment. ``routers`` are those whose process is alive, as far as this
     host can tell; ``base_url`` is what an OpenAI client takes. ``slurm_error`` says why Slurm
-    could not be asked, ``spread`` which losses every shard outlives."""
+    could not be asked, ``spread`` which losses every shard outlives, ``notes`` what was found out
+    when it was submitted."""
 
     schema: Literal["exaslurm/status/1"] = STATUS_SCHEMA
     deployment: str
@@ -97,6 +119,8 @@ class DeploymentStatus:
     collected_s: float
     simulated: bool = False
     spread: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    rollout: RolloutStatus | None = None
 
     @property
     def is_ready(self) -> bool:

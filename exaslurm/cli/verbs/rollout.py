@@ -189,7 +189,7 @@ def rollback_command(
 
 def _finish(started: Started, *, wait: bool, timeout_s: float, as_json: bool) -> ExitCode:
     from exaslurm.core.codec import to_jsonable
-    from exaslurm.rollout.wait import describe, wait_over
+    from exaslurm.rollout.wait import wait_over
 
     found, run_dir = started.rollout, started.run_dir
     if wait:
@@ -198,7 +198,7 @@ def _finish(started: Started, *, wait: bool, timeout_s: float, as_json: bool) ->
         data = {**to_jsonable(found), "deployment": run_dir.deployment}
         result_json(data)
     else:
-        result(f"{run_dir.deployment}: {describe(found)}")
+        result(f"{run_dir.deployment}: {found.sentence}")
     if not wait:
         talk(f"follow it: exaslurm status {run_dir.deployment} --watch")
         talk(f"take it back: exaslurm rollback {run_dir.deployment}")
