@@ -27,7 +27,7 @@ _DROPPED_PREFIXES = (
 # Where Slurm is and who one is there; not about any job.
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT"})
 
-# For commands whose answers hold times. Not for sbatch, which hands its environment to the job.
+# For commands whose answers hold times.
 TIME_ZONE = {"TZ": "UTC0"}
 
 # Of the job's own variables, those that srun reads as options. The job's ids and node lists stay:

@@ -15,6 +15,7 @@ from exaslurm.core.submission import Submission
 from exaslurm.core.turns import cell_of, number_of
 from exaslurm.errors import (
     DeploymentError,
+    SlurmError,
     StateError,
 )
 from exaslurm.keys.secrets import ensure_secrets
@@ -28,11 +29,13 @@ from exaslurm.rundir import GenerationDir, RunDir, state_root
 from exaslurm.site.load import load_site
 from exaslurm.site.paths import resolve
 from exaslurm.slurm.client import Slurm
+from exaslurm.slurm.limits import take_limits
 from exaslurm.spec.load import load_spec
 from exaslurm.submit import local, records
 from exaslurm.submit.cell import CellStarter
 from exaslurm.submit.gateway import ensure_gateway
 from exaslurm.submit.lock import deployment_lock
+from exaslurm.submit.overlap import names_reservation, why_no_overlap
 from exaslurm.submit.survey import GenerationSurvey, Surveyor
 from exaslurm.submit.talk import Talk, quiet
 from exaslurm.util.files import read_text, write_atomic
@@ -177,6 +180,7 @@ class _Submit:
         if test_only:
             if self.plan.layout == "local":
                 self.talk("site 'local' has no Slurm to ask")
+            self._announce()
             for name in sorted(name for name in files if name.startswith("scripts/")):
                 with tempfile.NamedTemporaryFile("w", prefix="exaslurm-", suffix=".sbatch") as file:
                     file.write(files[name])
@@ -278,8 +282,30 @@ class _Submit:
                     with contextlib.suppress(OSError):
                         self.run_dir.record(cell).unlink()
 
+    def _announce(self) -> list[str]:
+        """Say what the user should know beforehand, as far as Slurm tells it."""
+        if self.plan.layout == "local":
+            return []
+        try:
+            limits = take_limits(
+                self.slurm,
+                user_and_home(self.environ)[0],
+                reservations=names_reservation(self.plan.cells),
+            )
+        except SlurmError:
+            return []  # sbatch will tell what is wrong
+        found = why_no_overlap(self.plan, limits)
+        if found is None:
+            return []
+        self.talk(f"note: {found}")
+        return [found]
+
     def _start(
-        self, generation: GenerationDir, known: Mapping[str, Submission], cells: list[str]
+        self,
+        generation: GenerationDir,
+        known: Mapping[str, Submission],
+        cells: list[str],
+        notes: Sequence[str] = (),
     ) -> SubmitResult:
         """Submit these cells. A refused one ends it: the next would be refused too."""
         done = dict(known)
@@ -296,7 +322,7 @@ class _Submit:
             for cell in cells:
                 done[cell] = starter.start(generation, cell)
         finally:
-            self._add_history(generation, list(done.values()))
+            self._add_history(generation, list(done.values()), notes)
         self._start_gateway(generation.number)
         return SubmitResult(
             run_dir=self.run_dir,
@@ -306,7 +332,9 @@ class _Submit:
             attached=False,
         )
 
-    def _add_history(self, generation: GenerationDir, done: list[Submission]) -> None:
+    def _add_history(
+        self, generation: GenerationDir, done: list[Submission], notes: Sequence[str]
+    ) -> None:
         try:
             records.add_history(
                 self.run_dir,
@@ -314,6 +342,7 @@ class _Submit:
                 generation=generation.number,
                 plan_hash=self.plan.hash,
                 submissions=done,
+                extra={"note": "; ".join(notes)} if notes else None,
             )
         except StateError as error:  # the jobs are what counts, or an error that comes up now
             self.talk(str(error))
