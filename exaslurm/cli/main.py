@@ -33,6 +33,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     "Use": {"key": "key", "chat": "chat"},
     "Serve": {"router": "serve", "gateway": "serve", "supervise": "supervise"},
     "The machine": {"site": "site", "topo": "topo", "doctor": "doctor"},
+    "Test": {"chaos": "chaos"},
 }
 VERBS: dict[str, str] = {
     verb: module for verbs in SECTIONS.values() for verb, module in verbs.items()

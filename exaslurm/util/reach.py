@@ -25,11 +25,12 @@ def connect(url: str, *, certificate: str = "", timeout_s: float) -> http.client
         raise ValueError(f"{url!r} is no address of a router")
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
-    context = _only(certificate) if certificate else ssl.create_default_context()
+    context = only_this(certificate) if certificate else ssl.create_default_context()
     return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=context)
 
 
-def _only(certificate: str) -> ssl.SSLContext:
+def only_this(certificate: str) -> ssl.SSLContext:
+    """TLS with whoever shows that certificate (PEM), and nobody else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Whoever can prove to be that certificate's owner is the router, by whatever name it is met.
     context.check_hostname = False
