@@ -1,4 +1,4 @@
-"""How many replicas of each shard are wanted."""
+"""How many replicas of each shard are wanted, and where."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
     """``scale.json``: replicas of shards (``model:shard``) over all cells. A shard that is not
-    named has as many as are planned."""
+    named has as many as are planned. ``fixed`` are the shards whose number a person has said: they
+    are not scaled automatically. ``cells``: how they were divided last, by the cells' names, so
+    that a change of the numbers moves as few of them as can be."""
 
     schema: Literal["exaslurm/scale/1"] = "exaslurm/scale/1"
     replicas: Mapping[str, int] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
+    cells: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

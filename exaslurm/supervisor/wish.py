@@ -11,11 +11,11 @@ from exaslurm.core.codec import loads
 from exaslurm.core.plan import Plan
 from exaslurm.core.rollout import Rollout
 from exaslurm.core.scale import Scale
+from exaslurm.core.sharing import Counts, share
 from exaslurm.core.submission import Desired
 from exaslurm.core.turns import cell_of
 from exaslurm.errors import DeploymentError
 from exaslurm.rundir import RunDir
-from exaslurm.supervisor.sharing import Counts, share
 from exaslurm.util.files import is_there, read_text
 
 T = TypeVar("T")

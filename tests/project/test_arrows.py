@@ -46,7 +46,8 @@ ROOMS: dict[str, set[str]] = {
     "gateway": {"router", "registry"},
     "status": {"registry"},
     "rollout": {"spec", "site", "plan", "submit"},
-    "supervisor": {"render", "submit", "registry", "rollout"},
+    "autoscale": {"registry", "submit"},
+    "supervisor": {"render", "submit", "registry", "rollout", "autoscale"},
     "chaos": {"site", "status"},
     "api": {
         "chaos",
