@@ -24,8 +24,8 @@ def read_endpoint(run_dir: RunDir) -> Endpoint:
     return loads(Endpoint, read_text(run_dir.endpoint), where=str(run_dir.endpoint))
 
 
-def own_address(url: str, certificate: str = "") -> RouterAddress:
-    """The entry of this process."""
+def own_address(url: str, certificate: str = "", job_id: str = "") -> RouterAddress:
+    """The entry of this process. ``job_id`` is of the gateway's job that it runs in, if any."""
     ticks = start_ticks(os.getpid())
     assert ticks is not None
     return RouterAddress(
@@ -35,12 +35,19 @@ def own_address(url: str, certificate: str = "") -> RouterAddress:
         start_ticks=ticks,
         started_s=time.time(),
         certificate=certificate,
+        job_id=job_id,
     )
 
 
 def publish(run_dir: RunDir, own: RouterAddress) -> None:
-    """Add an entry; dead ones of this host go."""
-    _change(run_dir, lambda others: (*others, own), own)
+    """Add an entry; dead ones of this host go, and those of gateway jobs before this one: Slurm
+    runs one at a time."""
+
+    def entries(others: tuple[RouterAddress, ...]) -> tuple[RouterAddress, ...]:
+        kept = (item for item in others if not (own.job_id and item.job_id not in ("", own.job_id)))
+        return (*kept, own)
+
+    _change(run_dir, entries, own)
 
 
 def withdraw(run_dir: RunDir, own: RouterAddress) -> None:

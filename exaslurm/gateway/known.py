@@ -45,7 +45,8 @@ class Known:
         self._listed: Listed | None = None
         if service.run_dir is not None:
             leaf = certificate.leaf if certificate is not None else ""
-            self._listed = Listed(service.run_dir, own_address(self.url, leaf))
+            own = own_address(self.url, leaf, service.job_id)
+            self._listed = Listed(service.run_dir, own)
         self._had_terminal = _has_terminal()
         self.under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         if listeners.tcp and not is_loopback(front.bind) and front.tls is None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from exaslurm.core.codec import loads
 from exaslurm.core.limits import MOST_DIRECT_S, Limits
-from exaslurm.core.plan import Plan, PortPolicy, RouterPolicy
+from exaslurm.core.plan import NODE_ADDRESS, Plan, PortPolicy, RouterPolicy
 from exaslurm.errors import DeploymentError, UserError
 from exaslurm.gateway.options import GatewayOptions
 from exaslurm.gateway.tls import TlsFiles
@@ -87,6 +88,10 @@ class Service(Protocol):
     def has_jobs(self) -> bool:
         """Whether there are jobs that a supervisor can look after."""
 
+    @property
+    def job_id(self) -> str:
+        """The gateway's job that this runs in; empty elsewhere."""
+
     def check(self) -> None:
         """ExaslurmError if a process that serves this could not start."""
 
@@ -113,10 +118,11 @@ class DeploymentService:
         self.run_dir: RunDir | None = run_dir
         self.identity = os.fspath(run_dir.path)
         self.has_jobs = plan.layout != "local"
+        self.job_id = _gateway_job(run_dir)
         self.front = _front(
             options,
             Front(
-                bind=planned.bind,
+                bind=_address(plan),
                 port=planned.port,
                 ports=plan.ports,
                 tcp=True,
@@ -170,6 +176,7 @@ class EnginesService:
         self.run_dir: RunDir | None = None
         self.identity = os.fspath(path)
         self.has_jobs = False
+        self.job_id = ""
         self.front = _front(
             options,
             Front(
@@ -254,6 +261,26 @@ def with_limits(limits: Limits, settings: tuple[str, ...]) -> Limits:
             raise UserError(f"--limit {setting}: {MOST_DIRECT_S:g} is the most")
         limits = replace(limits, **{name: value})  # type: ignore[arg-type]
     return limits
+
+
+def _gateway_job(run_dir: RunDir) -> str:
+    """The id of the job that we run in, if it is one of the deployment's gateway."""
+    name = os.environ.get("SLURM_JOB_NAME", "")
+    ours = name.startswith(f"exa-{run_dir.deployment}-gateway")
+    return os.environ.get("SLURM_JOB_ID", "") if ours else ""
+
+
+def _address(plan: Plan) -> str:
+    """Where to listen. In a job, the others must reach it; on any other host nobody has asked for
+    more than the host itself. PreflightFailed if the site's network interface is not there."""
+    if plan.gateway.bind != NODE_ADDRESS:
+        return plan.gateway.bind
+    if not os.environ.get("SLURM_JOB_ID"):
+        return "127.0.0.1"
+    from exaslurm.facts.address import node_address
+
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return node_address(plan.node.interface, node, plan.node.host_suffix).address
 
 
 def _front(options: GatewayOptions, planned: Front) -> Front:

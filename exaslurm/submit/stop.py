@@ -24,6 +24,7 @@ from exaslurm.slurm.types import JobId
 from exaslurm.submit import records
 from exaslurm.submit.detach import reap
 from exaslurm.submit.gateway import stop_gateways
+from exaslurm.submit.gateway_jobs import cancel_waiting, stop_gateway_jobs
 from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.survey import GenerationSurvey, Surveyor, job_key
 from exaslurm.submit.talk import Talk, quiet
@@ -108,6 +109,7 @@ class _Stop:
         with self._writing():
             records.write_desired(self.run_dir, run=False, generation=number)
             records.end_rollout(self.run_dir, "the deployment was stopped")
+        cancel_waiting(self.run_dir, self.slurm, self.talk)
         surveys = Surveyor(self.run_dir, lambda: self.slurm, self.talk, lenient=True).survey()
         targets = [
             _Target(each.generation, each.submissions[cell])
@@ -120,6 +122,9 @@ class _Stop:
         # They drain because desired.json says so, if it does.
         patience_s = max(_GATEWAY_S, self._left_s()) if self._unwritten is None else 0.0
         remaining += stop_gateways(self.run_dir, timeout_s=patience_s, talk=self.talk)
+        remaining += stop_gateway_jobs(
+            self.run_dir, self.slurm, timeout_s=min(patience_s, self._left_s()), talk=self.talk
+        )
         ended = tuple(str(target) for target in targets if target not in left)
         if ended or remaining:
             with self._writing():

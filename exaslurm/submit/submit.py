@@ -34,6 +34,7 @@ from exaslurm.spec.load import load_spec
 from exaslurm.submit import local, records
 from exaslurm.submit.cell import CellStarter
 from exaslurm.submit.gateway import ensure_gateway
+from exaslurm.submit.gateway_jobs import GatewayQueue
 from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.overlap import names_reservation, why_no_overlap
 from exaslurm.submit.survey import GenerationSurvey, Surveyor
@@ -351,8 +352,14 @@ class _Submit:
         if not self.plan.gateway.start_with_submit:
             return
         try:
-            ensure_gateway(self.run_dir, generation, environ=self.environ, talk=self.talk)
-        except StateError as error:
+            if self.plan.gateway.job is None:
+                ensure_gateway(self.run_dir, generation, environ=self.environ, talk=self.talk)
+            else:
+                queue = GatewayQueue(
+                    plan=self.plan, run_dir=self.run_dir, slurm=self.slurm, talk=self.talk
+                )
+                queue.top_up(self.run_dir.generation(generation))
+        except (StateError, SlurmError) as error:
             # The jobs are what counts, and they are submitted.
             self.talk(f"the gateway did not start: {error}")
 

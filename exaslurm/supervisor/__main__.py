@@ -17,9 +17,11 @@ from exaslurm.slurm.client import Slurm
 from exaslurm.submit import records
 from exaslurm.submit.submit import template_dirs_for
 from exaslurm.supervisor.act import Actor
-from exaslurm.supervisor.loop import Supervisor
+from exaslurm.supervisor.loop import Manager, Supervisor
 from exaslurm.supervisor.observe import Observer
+from exaslurm.supervisor.own_jobs import OwnJobs
 from exaslurm.supervisor.rolling import Rolling
+from exaslurm.supervisor.wall_time import CalendarWatch
 from exaslurm.util.logthread import LogThread
 
 log = logging.getLogger("exaslurm.supervisor")
@@ -39,8 +41,9 @@ def make(run_dir: RunDir, environ: Mapping[str, str]) -> Supervisor:
     slurm = Slurm(environ)
     dirs = template_dirs_for(plan, environ)
     actor = Actor(run_dir=run_dir, slurm=slurm, environ=environ, template_dirs=dirs)
-    managers = [Rolling(RolloutManager(run_dir=run_dir))]
-    return Supervisor(run_dir, Observer(run_dir, slurm), actor, managers=managers)
+    managers: list[Manager] = [Rolling(RolloutManager(run_dir=run_dir)), OwnJobs(run_dir, slurm)]
+    observer = Observer(run_dir, slurm, calendar=CalendarWatch(slurm).current)
+    return Supervisor(run_dir, observer, actor, managers=managers)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

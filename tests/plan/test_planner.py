@@ -251,14 +251,13 @@ def test_limits(desk: Desk) -> None:
 def test_notes_on_what_has_no_effect(desk: Desk) -> None:
     plan = desk.plan(
         (
-            "autoscale: {max: 2}\ngateway: {policy: power_of_two, audit: no}\n"
+            "gateway: {policy: power_of_two, audit: no}\n"
             "models: [{name: m, source: {package: p}, shards: [{name: a, intents: [code]}]}]"
         ),
         "unverified: [slurm.gres]\n",
     )
     assert plan.notes == (
         "models[0].shards[0].intents: read, but this version does not act on it",
-        "autoscale: read, but this version does not act on it",
         "site big: not confirmed on the machine: slurm.gres",
     )
 
@@ -345,7 +344,7 @@ COUNT = "models: [{{name: m, source: {{package: p}}, shards: [{{name: a, replica
             "models[0].max_replicas_per_node: 41 asked, but a node has ports for 40",
         ),
         ("gateway: {home: login}", "", "gateway.home: login asked, site big allows service"),
-        ("gateway: {home: job}", "gateway: {homes: [job]}", "job is not supported yet"),
+        ("gateway: {home: job}", "", "gateway.home: job asked, site big allows service"),
         (
             "gateway: {tls: {cert: /a/$WORK, key: /b}}",
             "",

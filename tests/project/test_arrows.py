@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "registry": set(),
     "controller": {"bind", "registry", "raycluster"},
     "router": {"registry"},
-    "gateway": {"router", "registry"},
+    "gateway": {"router", "registry", "facts"},
     "status": {"registry"},
     "rollout": {"spec", "site", "plan", "submit"},
     "autoscale": {"registry", "submit"},
