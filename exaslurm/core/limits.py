@@ -16,7 +16,8 @@ class Limits:
     usable replicas of a served name at those. What is over waits for ``wait_s`` at most, in
     queues of ``max_waiting`` requests together. One key may have ``max_waiting_per_key`` of them
     (None: as many as there is room left for others). The defaults only keep a router from
-    running out of memory and file descriptors. ``direct_s`` is the longest that a client may call
+    running out of memory and file descriptors. A request for a model without a replica that can
+    be started for it waits for ``wake_s``, with as many others. ``direct_s`` is the longest that a client may call
     an engine itself before it asks again; 0: never.
     """
 
@@ -25,6 +26,7 @@ class Limits:
     max_waiting: int = 8_192
     max_waiting_per_key: int | None = None
     wait_s: float = 60.0
+    wake_s: float = 600.0
     max_body_mib: float = 64.0
     direct_s: float = 0.0
 

@@ -256,6 +256,33 @@ class GatewayPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardScale:
+    """How many replicas of a shard there may be, over all cells. ``start``: at the beginning;
+    ``least``: while somebody uses it. ``capacity``: requests that one replica works on at a time.
+    ``ttft_p95_s``: what clients are promised (None: nothing)."""
+
+    start: int
+    least: int
+    most: int
+    capacity: int
+    ttft_p95_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscalePlan:
+    """When replicas come and go. ``shards`` by ``model:shard``; ``least_per_model``: of all shards
+    of a model that somebody uses together. ``idle_s``: after so long without a request a shard has
+    no replica (None: never). For the rest see ``autoscale/policy.py``."""
+
+    shards: Mapping[str, ShardScale]
+    up_at: float
+    down_at: float
+    cooldown_s: float
+    least_per_model: int = 1
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A whole deployment. ``hash`` is the content hash of everything else. ``switches`` are the
     site's, where it names them: switch to the nodes or switches below it, as a hostlist. ``spread``
@@ -281,6 +308,7 @@ class Plan:
     switches: Mapping[str, str] = field(default_factory=dict)
     spread: tuple[str, ...] = ()
     weak: Mapping[str, int] = field(default_factory=dict)
+    autoscale: AutoscalePlan | None = None
     notes: tuple[str, ...] = ()
 
     def sealed(self) -> Plan:

@@ -17,6 +17,13 @@ def planned(plan: Plan) -> Counter[str]:
     return sum((_room(plan, cell.name) for cell in plan.cells), Counter())
 
 
+def at_start(plan: Plan) -> Scale | None:
+    """What is wanted when a deployment begins; None: all that is planned."""
+    if plan.autoscale is None:
+        return None
+    return Scale(replicas={name: shard.start for name, shard in plan.autoscale.shards.items()})
+
+
 def share(plan: Plan, scale: Scale | None, living: Set[str]) -> dict[str, Counts | None]:
     """By name of each cell that is wanted, how many replicas of each shard it shall run (None: all
     that are planned there). More replicas than the plan has room for are not given out.

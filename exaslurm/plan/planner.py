@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from exaslurm.core.plan import (
     CellPlan,
@@ -23,6 +24,7 @@ from exaslurm.plan.directives import Ask, JobOptions, directives, job_options
 from exaslurm.plan.gateway import gateway_plan
 from exaslurm.plan.node import node_environment
 from exaslurm.plan.notes import note_site, note_unused
+from exaslurm.plan.scaling import scale_notes, scaling
 from exaslurm.plan.slots import Reserve, model_plan
 from exaslurm.plan.split import check_ray
 from exaslurm.plan.spread import FilledCell, Ground, Load, spread
@@ -87,10 +89,11 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
     check_totals(spec, site, planned, findings)
     gateway = gateway_plan(spec, site, context, options, layout, findings)
     node = node_environment(spec, site, models, options.account, context, findings)
+    autoscale = scaling(spec, models, findings)
     note_unused(spec, findings)
     note_site(site, findings)
     findings.stop_if_any()
-    return Plan(
+    plan = Plan(
         deployment=spec.deployment,
         site=site.name,
         layout=layout,
@@ -118,8 +121,10 @@ def make_plan(spec: Spec, site: Site, context: PlanContext) -> Plan:
         switches=dict(site.switches),
         spread=proof.sentences(),
         weak={weak.shard: len(weak.lost) for weak in proof.weak if weak.thing == "nodes"},
+        autoscale=autoscale,
         notes=tuple(findings.notes),
-    ).sealed()
+    )
+    return replace(plan, notes=(*scale_notes(plan), *plan.notes)).sealed()
 
 
 def _components(

@@ -17,6 +17,7 @@ from exaslurm.core.plan import (
 from exaslurm.core.ports import MAX_ENGINES
 from exaslurm.plan.cells import Group
 from exaslurm.plan.context import Findings, PlanContext
+from exaslurm.plan.scaling import most_replicas
 from exaslurm.plan.split import check_split, device_of, nodes_of
 from exaslurm.site.paths import UnknownVariableError, resolve
 from exaslurm.spec.model import Model, Source, Spec
@@ -119,7 +120,9 @@ def _per_node(spec: Spec, groups: Sequence[Group]) -> int:
     """Replicas (of one over several nodes: its parts) on a node if all were spread evenly,
     rounded up."""
     replicas = sum(
-        shard.replicas * nodes_of(model, groups) for model in spec.models for shard in model.shards
+        most_replicas(spec, shard) * nodes_of(model, groups)
+        for model in spec.models
+        for shard in model.shards
     )
     return -(-replicas // sum(group.nodes for group in groups))
 

@@ -18,6 +18,7 @@ from exaslurm.core.plan import ModelPlan, ReplicaSet
 from exaslurm.core.spread import Standing, Survival
 from exaslurm.plan.cells import Group, Part
 from exaslurm.plan.context import Findings
+from exaslurm.plan.scaling import most_replicas
 from exaslurm.spec.model import Spec
 
 Shard = tuple[str, str]
@@ -85,7 +86,7 @@ def spread(
     """Give every replica a cell, large replicas first: as many of each shard as have to be apart
     to different cells, the others evenly."""
     wanted = [
-        (Demand.of(model, shard.name), shard.replicas, f"models[{i}].shards[{j}].replicas")
+        (Demand.of(model, shard.name), most_replicas(spec, shard), _asked_by(spec, i, j))
         for i, (model, asked) in enumerate(zip(models, spec.models, strict=True))
         for j, shard in enumerate(asked.shards)
     ]
@@ -99,6 +100,14 @@ def spread(
         if done < count:
             findings.add(spec.problem(key, _no_room(demand, count, done, ground)))
     return [cell.filled() for cell in cells]
+
+
+def _asked_by(spec: Spec, model: int, shard: int) -> str:
+    """The key that says how many replicas there may be."""
+    key, asked = f"models[{model}].shards[{shard}]", spec.models[model].shards[shard]
+    if spec.autoscale is None or most_replicas(spec, asked) == asked.replicas:
+        return f"{key}.replicas"
+    return f"{key}.max" if asked.max is not None else "autoscale.max"
 
 
 class _Cell:

@@ -201,10 +201,19 @@ class Shard(Section):
     """One served variant of a model, addressed by one name."""
 
     name: Name = Field(description="Clients say MODEL:SHARD; the first shard is MODEL too.")
-    replicas: ReplicaCount = Field(default=1, description="Engines that serve it, over all cells.")
+    replicas: ReplicaCount = Field(
+        default=1,
+        description="Engines that serve it, over all cells; with autoscale, at the beginning.",
+    )
     lora: Text | None = Field(default=None, description="Directory of a LoRA adapter.")
     intents: tuple[Name, ...] = Field(
         default=(), description="Intents routed to this shard.", json_schema_extra=_NOT_YET
+    )
+    min: Natural | None = Field(
+        default=None, description="Replicas at least. Default: autoscale.min."
+    )
+    max: ReplicaCount | None = Field(
+        default=None, description="Replicas at most. Default: autoscale.max."
     )
     priority: Whole = Field(
         default=0, description="Higher is kept longer when something must give way."
@@ -218,10 +227,14 @@ class Slo(Section):
     """What clients are promised."""
 
     ttft_p95_s: Positive | None = Field(
-        default=None, description="First token, 95th percentile, seconds."
+        default=None,
+        description="First token of a streamed answer, 95th percentile, seconds; with autoscale, "
+        "more replicas are started when it comes later.",
     )
     e2e_p99_s: Positive | None = Field(
-        default=None, description="Whole answer, 99th percentile, seconds."
+        default=None,
+        description="Whole answer, 99th percentile, seconds.",
+        json_schema_extra=_NOT_YET,
     )
 
 
@@ -256,9 +269,7 @@ class Model(Section):
         description="Conditions that every node of a replica must meet, such as 'ib_gbps >= 200'; "
         "see the how-to on constraints.",
     )
-    slo: Slo | None = Field(
-        default=None, description="What clients are promised.", json_schema_extra=_NOT_YET
-    )
+    slo: Slo | None = Field(default=None, description="What clients are promised.")
 
     @model_validator(mode="after")
     def _has_source(self) -> Model:
@@ -331,6 +342,10 @@ class Limits(Section):
     )
     wait_s: Positive = Field(
         default=_LIMITS.wait_s, description="Seconds that a request waits; then it is refused."
+    )
+    wake_s: Positive = Field(
+        default=_LIMITS.wake_s,
+        description="Seconds that a request waits for a model that was scaled to zero to come up.",
     )
     max_body_mib: Positive = Field(
         default=_LIMITS.max_body_mib, description="Size of a request's body in MiB."
@@ -415,16 +430,48 @@ class Survive(Section):
 
 
 class Autoscale(Section):
-    """When cells are added and taken away."""
+    """When replicas are added and taken away: first on the nodes that a deployment has, then by
+    cells. Every number of replicas is one of each shard."""
 
-    min: Count = Field(default=1, description="Cells at least.")
-    max: Count = Field(default=1, description="Cells at most.")
-    up_at: Share = Field(default=0.75, description="Use of capacity above which a cell is added.")
-    down_at: Share = Field(
-        default=0.25, description="Use of capacity below which a cell is drained."
+    min: Count = Field(default=1, description="Replicas at least.")
+    max: ReplicaCount | None = Field(
+        default=None,
+        description="Replicas at most; the plan has room for so many. Default: those of the shard.",
     )
-    cooldown_s: Positive = Field(default=120.0, description="Seconds between two changes.")
-    scale_to_zero: Flag = Field(default=False, description="No cell at all while nobody asks.")
+    min_per_model: Count = Field(
+        default=1, description="Replicas at least of each model, all its shards together."
+    )
+    up_at: Share = Field(
+        default=0.75, description="Use of capacity above which replicas are added."
+    )
+    down_at: Share = Field(
+        default=0.25, description="Use of capacity below which replicas are taken away."
+    )
+    cooldown_s: Positive = Field(
+        default=120.0,
+        description="Seconds after any change until replicas are taken away, and for how long they "
+        "must not have been needed. More are added at once.",
+    )
+    requests_per_replica: Count | None = Field(
+        default=None,
+        description="Requests that a replica works on at a time: its capacity. Default: "
+        "gateway.limits.max_in_flight_per_replica, else the engine's max-num-seqs, else 256.",
+    )
+    scale_to_zero: Flag = Field(
+        default=False,
+        description="No replica at all while nobody asks; the first request waits for one.",
+    )
+    idle_s: Positive = Field(
+        default=600.0, description="With scale_to_zero: seconds without a request until then."
+    )
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Autoscale:
+        if self.max is not None and self.min > self.max:
+            raise bad(f"min is {self.min}, more than max, {self.max}")
+        if self.down_at >= self.up_at:
+            raise bad(f"down_at is {self.down_at:g}: it must be less than up_at, {self.up_at:g}")
+        return self
 
 
 def _ascending(steps: tuple[float, ...]) -> tuple[float, ...]:
@@ -524,7 +571,8 @@ class Spec(Root):
     )
     gateway: Gateway = Field(default=Gateway(), description="The address that clients use.")
     autoscale: Autoscale | None = Field(
-        default=None, description="When cells come and go.", json_schema_extra=_NOT_YET
+        default=None,
+        description="When replicas come and go. Default: never, there are as many as shards say.",
     )
     rollout: Rollout = Field(
         default=Rollout(), description="How this spec takes the place of one that runs."
