@@ -300,6 +300,7 @@ class Exchange(Answering):
     def _try_another(self, refusal: Refusal) -> None:
         self._sends += refusal.sent
         self._last = refusal
+        self._router.metrics.attempt_failed(self)
         self._attempt()
 
     # How it ends.

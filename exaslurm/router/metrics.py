@@ -63,6 +63,7 @@ class Metrics:
         self._series: dict[tuple[str, str, str], _Series] = {}
         self._unserved: dict[tuple[int, str], int] = {}
         self._retries: dict[str, int] = {}
+        self._failed_attempts: dict[tuple[str, str], int] = {}
         self._ejections = 0
         self._sources: list[Callable[[], Iterable[Family]]] = []
         self.begun = 0
@@ -101,6 +102,10 @@ class Metrics:
         """A request goes to another replica because of ``reason``, one of a few words."""
         _count(self._retries, reason, OTHER)
 
+    def attempt_failed(self, call: Call) -> None:
+        """The replica that a request was sent to did not do it; perhaps another one will."""
+        _count(self._failed_attempts, (call.model, call.version), (OTHER, ""))
+
     def ejected(self) -> None:
         """A replica is left alone after failures."""
         self._ejections += 1
@@ -126,6 +131,14 @@ class Metrics:
                 "Requests sent to another replica, by what happened at the one before",
                 ("reason",),
                 [((reason,), (n,)) for reason, n in self._retries.items()],
+            ),
+            Family(
+                "exaslurm_router_failed_attempts_total",
+                "counter",
+                "Attempts that failed before an answer began, by served name and model version; "
+                "most were made again elsewhere, and no client saw them",
+                ("model", "version"),
+                [(key, (n,)) for key, n in self._failed_attempts.items()],
             ),
             Family(
                 "exaslurm_router_ejections_total",

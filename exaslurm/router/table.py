@@ -126,9 +126,8 @@ class Lane:
         that decides who can serve it.
         """
         if self._ejected:
-            probe = self._due_probe(now_s, tried, tokens)
+            probe = self.probe(now_s, tried, tokens)
             if probe is not None:
-                probe.breaker.begin_probe()
                 return probe
         if tokens:
             return self._pick_fitting(tried, rng, keys, session, tokens)
@@ -175,6 +174,13 @@ class Lane:
             if target is not None:
                 return target
         return choose(self.closed, tried, rng)
+
+    def probe(self, now_s: float, tried: Collection[Target], tokens: int) -> Target | None:
+        """An ejected replica whose time has come: this request tells how it is now."""
+        probe = self._due_probe(now_s, tried, tokens)
+        if probe is not None:
+            probe.breaker.begin_probe()
+        return probe
 
     def _due_probe(self, now_s: float, tried: Collection[Target], tokens: int) -> Target | None:
         while self._ejected and self._ejected[0][0] <= now_s:
@@ -326,8 +332,18 @@ class Table:
             return None if target is None else (target, lane)
         point = point_of(self._canary, group.name, key_name, self._rng)
         first = pick_share(group.shares, point) if group.shares else 0
-        # A version that is asked for, but has nothing to serve with, is no reason to refuse.
-        for lane in sorted(lanes, key=lambda lane: lane is not lanes[first]):
+        # A version that is asked for, but has nothing to serve with, is no reason to refuse; nor
+        # one whose replicas all failed, as long as another has some that did not.
+        order = sorted(lanes, key=lambda lane: lane is not lanes[first])
+        for lane in order:
+            needed = self._needed(lane, tokens)
+            if lane.closed:
+                target = lane.pick(now_s, tried, self._rng, keys, session, needed)
+            else:
+                target = lane.probe(now_s, tried, needed)
+            if target is not None:
+                return target, lane
+        for lane in order:
             target = lane.pick(now_s, tried, self._rng, keys, session, self._needed(lane, tokens))
             if target is not None:
                 return target, lane
