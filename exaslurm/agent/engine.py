@@ -26,11 +26,14 @@ from exaslurm.agent.engine_state import EngineState, StateFiles
 from exaslurm.agent.first_cause import RESTART_MARKER, TAIL_BYTES, cause_of_end
 from exaslurm.agent.fit import check_model
 from exaslurm.agent.gang import FollowerProbe, leader_gone, part_name
+from exaslurm.agent.memory import OomWatch
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
+from exaslurm.agent.progress import Progress
 from exaslurm.agent.settings import Times
 from exaslurm.agent.staging import Stager
 from exaslurm.agent.tail import tail
+from exaslurm.agent.usage import usage_of
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import EngineStatus
 from exaslurm.core.plan import Plan
@@ -38,13 +41,14 @@ from exaslurm.engines.build import build_engine
 from exaslurm.engines.caches import ReplicaDirs
 from exaslurm.engines.place import EnginePlace
 from exaslurm.errors import EngineExited, ExaslurmError, PreflightFailed, ReplicaNotReady
-from exaslurm.facts.memory import oom_kills
 from exaslurm.util.files import append_line
 from exaslurm.util.iothread import IoThread
 
 log = logging.getLogger(__name__)
 
 _FILE_S = 10.0
+# Not every page is news.
+_MEM_STEP_MIB = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,7 @@ class EngineTools:
     files: IoThread
     place: Callable[[str], EnginePlace]
     probe: Callable[[ReplicaBinding], EngineProbe | FollowerProbe]
+    oom: OomWatch
     # Of the smallest GPU, None if nobody knows.
     gpu_mem_gib: float | None = None
 
@@ -132,7 +137,7 @@ class Engine:
             was_healthy = self.status.load_s is not None
             self._set(
                 phase="failed", cause=cause, pid=None, start_ticks=None, load=None,
-                cpus_actual=None, mems_actual=None, off_plan=None, load_s=None,
+                cpus_actual=None, mems_actual=None, off_plan=None, load_s=None, mem_mib=None,
                 restarts=self.status.restarts + 1,
             )  # fmt: skip
             log.error("%s: %s", self._name, cause)
@@ -196,7 +201,6 @@ class Engine:
             started_s=child.started_s,
             restarts=self.status.restarts,
             stage_s=self.status.stage_s,
-            oom_kills=oom_kills(),
         )
         tools.states.write(state)
         self._set(phase="loading", pid=child.pid, start_ticks=child.start)
@@ -227,32 +231,69 @@ class Engine:
         child = Child(self._name, state.pid, state.start, state.started_s)
         answered = time.monotonic()
         scraped, looked = 0.0, time.monotonic()
-        while True:
-            pause_s = times.probe_s if self.status.phase == "loading" else times.watch_s
-            ended = await children.wait_exit(child, pause_s)
-            if ended is not None and ended.exit is not None:
-                raise EngineExited(await self._why(ended.exit, state))
-            now = time.monotonic()
-            if await self._probe.healthy():
-                answered = time.monotonic()
-                if state.load_s is None:
-                    state = await self._became_healthy(state)
-            elif state.load_s is None:
-                await self._check_loading(child, state)
-            elif now - answered > times.hung_s:
-                await children.end_session(child, 0.0)
-                raise ReplicaNotReady(f"hung: no answer on /health for {times.hung_s:g} s")
-            if state.load_s is not None and now - scraped >= times.scrape_s:
-                scraped = now
-                load = await self._probe.load()
-                if load is not None and load != self.status.load:
-                    self._set(load=load)
-            if now - looked >= times.report_s:
-                looked = now
-                self._look(await children.members(child))
+        device = self._tools.plan.model(self.binding.model).engine.device
+        progress = Progress(times.stall_s, on_cpu=device == "cpu", now=answered)
+        trial: asyncio.Task[bool] | None = None
+        try:
+            while True:
+                pause_s = times.probe_s if self.status.phase == "loading" else times.watch_s
+                ended = await children.wait_exit(child, pause_s)
+                if ended is not None and ended.exit is not None:
+                    raise EngineExited(await self._why(ended.exit))
+                self._tools.oom.look()
+                now = time.monotonic()
+                if await self._probe.healthy():
+                    answered = time.monotonic()
+                    if state.load_s is None:
+                        state = await self._became_healthy(state)
+                        progress.moved(answered)
+                elif state.load_s is None:
+                    await self._check_loading(child, state)
+                elif now - answered > times.hung_s:
+                    await self._end_hung(child, f"no answer on /health for {times.hung_s:g} s")
+                if state.load_s is not None and now - scraped >= times.scrape_s:
+                    scraped = now
+                    signs = await self._probe.signs()
+                    progress.look(signs, time.monotonic())
+                    if signs is not None and signs.load != self.status.load:
+                        self._set(load=signs.load)
+                trial = await self._check_progress(child, progress, trial)
+                if now - looked >= times.report_s:
+                    looked = now
+                    self._look(await children.members(child))
+        finally:
+            if trial is not None:
+                trial.cancel()
+
+    async def _check_progress(
+        self, child: Child, progress: Progress, trial: asyncio.Task[bool] | None
+    ) -> asyncio.Task[bool] | None:
+        """End an engine that has requests and does nothing (ReplicaNotReady); the question to it
+        that is under way."""
+        now = time.monotonic()
+        if trial is not None and trial.done():
+            if trial.result():
+                progress.moved(now)
+            trial = None
+        if progress.still_s(now) > self._tools.times.stall_s / 4:
+            pids = await self._tools.children.members(child)
+            progress.on_cpu_time(usage_of(pids).cpu_s, now)
+        if progress.is_hung(now):
+            await self._end_hung(child, progress.why(now))
+        if trial is None and progress.in_doubt(now):
+            trial = asyncio.create_task(self._probe.answers(progress.limit_s / 2))
+        return trial
+
+    async def _end_hung(self, child: Child, why: str) -> None:
+        await self._tools.children.end_session(child, 0.0)
+        raise ReplicaNotReady(f"hung: {why}")
 
     def _look(self, pids: Collection[int]) -> None:
-        """Where its processes may run, against the plan: somebody may have changed it."""
+        """What its processes hold, and where they may run, against the plan: somebody may have
+        changed it."""
+        mem_mib = round(usage_of(pids).mem_mib / _MEM_STEP_MIB) * _MEM_STEP_MIB
+        if mem_mib != self.status.mem_mib:
+            self._set(mem_mib=mem_mib)
         seen = look(self.binding, pids, self._place.topology)
         if seen is None:
             return
@@ -285,15 +326,14 @@ class Engine:
             await self._tools.children.end_session(child, 0.0)
             raise ReplicaNotReady(f"no answer on /health {limit_s:g} s after its start")
 
-    async def _why(self, exit_code: int, state: EngineState) -> str:
-        before, now = state.oom_kills, oom_kills()
-        killed = before is not None and now is not None and now > before
+    async def _why(self, exit_code: int) -> str:
+        killed = self._tools.oom.has_killed()
         try:
             text = tail(self._place.log, TAIL_BYTES)
         except (ExaslurmError, OSError) as error:
             text = f"exaslurm: its log cannot be read: {error}"
         shown = self._place.shown_log or self._place.log
-        return cause_of_end(exit_code, text, oom_killed=killed, log_name=str(shown))
+        return cause_of_end(exit_code, text, memory=killed, log_name=str(shown))
 
     def _set(self, **values: Any) -> None:
         self.status = dataclasses.replace(self.status, **values)

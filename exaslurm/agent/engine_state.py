@@ -15,7 +15,7 @@ from exaslurm.util.files import make_private_dir, read_text, write_atomic
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
     """``<node dir>/engines/<replica>.json``. ``started_s`` is Unix time; None as ``load_s``:
-    not healthy yet. ``oom_kills`` is the cgroup's count when the engine was started."""
+    not healthy yet."""
 
     binding: ReplicaBinding
     pid: int
@@ -25,7 +25,6 @@ class EngineState:
     stage_s: float | None
     load_s: float | None = None
     max_model_len: int | None = None
-    oom_kills: int | None = None
 
 
 class StateFiles:

@@ -17,7 +17,9 @@ _PREFIX = re.compile(
     r"^(?:\([^()]*pid=\d+\)\s*)?(?:(?:ERROR|CRITICAL|WARNING|INFO)\s+"
     r"\d\d-\d\d \d\d:\d\d:\d\d\s+\[[^\]]*\]\s*)?"
 )
-_EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Failure)\b:?\s*\S")
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Failure)\b:?\s*\S|^MemoryError$"
+)
 _ARGPARSE = re.compile(r"^[\w .\-/]+: error: (.+)$")
 # The line after "ValidationError: 1 validation error for ModelConfig", which says what it is.
 _PYDANTIC = re.compile(r"^(?:Value error, |Assertion failed, )?(.+?) \[type=\w+, input_value=")
@@ -26,7 +28,7 @@ _OURS = re.compile(r"^exaslurm: ")
 _ECHOES = re.compile(
     r"Engine core initialization failed|EngineCore encountered an issue|EngineDeadError|"
     r"See root cause above|WorkerProc initialization failed|CancelledError|BrokenPipeError|"
-    r"cannot schedule new futures after shutdown"
+    r"cannot schedule new futures after shutdown|Engine core proc .* died"
 )
 _HINTS = (
     (
@@ -38,8 +40,20 @@ _HINTS = (
         "the port is in use by another program",
     ),
     (
-        re.compile(r"can't allocate memory|out of memory|OutOfMemoryError|Cannot allocate memory"),
-        "out of memory",
+        re.compile(
+            r"(?:CUDA|HIP|XPU|GPU|device)[\w ():,]*out of memory|OutOfMemoryError|"
+            r"UR_RESULT_ERROR_OUT_OF_(?:DEVICE|RESOURCES)|"
+            r"Free memory on device .* less than desired",
+            re.IGNORECASE,
+        ),
+        "the GPU's memory is used up",
+    ),
+    (
+        re.compile(
+            r"^MemoryError|can't allocate memory|Cannot allocate memory|"
+            r"(?:std::)?bad_alloc|ArrayMemoryError|out of memory"
+        ),
+        "the host's memory is used up",
     ),
     (
         re.compile(r"larger than the available KV cache memory|No available memory for the cache"),
@@ -69,13 +83,17 @@ def last_error(lines: Iterable[str]) -> str | None:
     return found[:_MAX_LENGTH] if found else None
 
 
-def cause_of_end(exit_code: int, log_tail: str, *, oom_killed: bool, log_name: str) -> str:
-    """One sentence. ``oom_killed``: the cgroup counted a kill for memory meanwhile."""
-    if exit_code == -int(signal.SIGKILL) and oom_killed:
-        return "killed by the kernel: the memory that the job asked for is used up"
+def cause_of_end(exit_code: int, log_tail: str, *, memory: str | None, log_name: str) -> str:
+    """One sentence. ``memory``: the kernel killed a process of the step for memory meanwhile, and
+    this is the limit. Which one it was it does not say: it is believed to be this one if it was
+    killed, or if its log has no other reason (a core that is killed takes its server with it)."""
     error = last_error(after_last_start(log_tail))
+    killed = exit_code == -int(signal.SIGKILL)
+    if memory is not None and (killed or error is None):
+        return f"the kernel killed it for memory: {memory}"
     if error is None:
-        return f"{how_it_ended(exit_code)}, without an error in its log ({log_name})"
+        how = how_it_ended(exit_code)
+        return f"{how}, without an error in its log ({log_name})"
     hint = next((text for pattern, text in _HINTS if pattern.search(error)), None)
     return f"{hint} ({error})" if hint else error
 

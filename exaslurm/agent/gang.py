@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from exaslurm.agent.progress import Signs
 from exaslurm.core.binding import ReplicaBinding
-from exaslurm.core.cell import EngineLoad
 from exaslurm.util.waiting import within
 
 _CONNECT_S = 2.0
@@ -29,9 +29,13 @@ class FollowerProbe:
         """Rank 0 tells."""
         return None
 
-    async def load(self) -> EngineLoad | None:
+    async def signs(self) -> Signs | None:
         """Rank 0 tells."""
         return None
+
+    async def answers(self, limit_s: float) -> bool:  # noqa: ARG002 (as EngineProbe)
+        """Rank 0 does, or does not."""
+        return True
 
 
 async def leader_gone(binding: ReplicaBinding, limit_s: float) -> bool:

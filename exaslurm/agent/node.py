@@ -29,6 +29,7 @@ from exaslurm.agent.head import NAME as CONTROLLER
 from exaslurm.agent.health import Preflight
 from exaslurm.agent.link import Link
 from exaslurm.agent.logs import EngineLogs
+from exaslurm.agent.memory import MemoryWatch, OomWatch
 from exaslurm.agent.orphans import kill_sessions
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
@@ -44,6 +45,7 @@ from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import AgentReport, DesiredState
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.facts import NodeFacts
+from exaslurm.core.trial import requests_for
 from exaslurm.engines.caches import ReplicaDirs
 from exaslurm.engines.place import EnginePlace
 from exaslurm.errors import PreflightFailed, StateError
@@ -95,6 +97,7 @@ class NodeAgent:
         self._service: ServiceCores
         self._ray: RayNode
         self._preflight: Preflight
+        self._memory: MemoryWatch
         self._head: HeadDuty | None = None
 
     async def run(self) -> int:
@@ -142,9 +145,11 @@ class NodeAgent:
             files=self._files,
             place=self._place_of,
             probe=lambda binding: self._probe_of(session, binding),
+            oom=OomWatch(),
             gpu_mem_gib=smallest_gpu_gib(self._facts.gpus),
         )
         self._engines = Engines(tools, self._changed)
+        self._memory = MemoryWatch(self._facts.gpus, settings.times.report_s)
         self._ray = RayNode(settings, self._facts, self._children, self._files, self._changed.set)
         # With vLLM's Ray executor the ranks of replicas are Ray's processes.
         names = () if any(m.executor == "ray" for m in plan.models) else (RAY, CONTROLLER)
@@ -159,6 +164,7 @@ class NodeAgent:
             self._engines.run(),
             self._logs.run(),
             self._fabric.run(self._facts.topology.hcas),
+            self._memory.run(),
             link.run(self._changed, settings.times.report_s, plan.timeouts.nodes_s),
             self._service.run(settings.times.report_s),
             self._told_to_end(),
@@ -299,6 +305,7 @@ class NodeAgent:
             checking=self._preflight.result is None,
             preflight=self._preflight.result,
             fabric=self._fabric.figures,
+            memory=self._memory.figures,
         )
 
     def _accept(self, desired: DesiredState) -> None:
@@ -352,7 +359,10 @@ class NodeAgent:
         if binding.rank > 0:
             return FollowerProbe()
         url = f"http://{binding.address}:{binding.port}"
-        return EngineProbe(session, url, self._key, self._settings.times.probe_timeout_s)
+        model = self._settings.plan.model(binding.model)
+        shard = next(shard for shard in model.shards if shard.name == binding.shard)
+        trial = requests_for(model, shard.served_names[0])
+        return EngineProbe(session, url, self._key, self._settings.times.probe_timeout_s, trial)
 
     def _log_path(self, name: str) -> Path:
         """``c000-r0001`` is a replica's log, ``ray`` and ``controller`` are this node's."""

@@ -1,22 +1,50 @@
-"""Questions to an engine over HTTP: does it live, what does it serve, how loaded is it."""
+"""Questions to an engine over HTTP: does it live, what does it serve, how loaded is it, does it
+work."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import aiohttp
 
+from exaslurm.agent.progress import Signs
 from exaslurm.core.cell import EngineLoad
+from exaslurm.core.trial import NOT_FOR_THIS_MODEL
+from exaslurm.engines.middleware import HELD_PATH
+
+# What each step of vLLM's core changes (see ``progress``), as the page of 0.32 names it.
+_COUNTERS = frozenset(
+    (
+        "vllm:generation_tokens_total",
+        "vllm:prompt_tokens_total",
+        "vllm:iteration_tokens_total_count",
+        "vllm:kv_cache_usage_perc",
+        "vllm:request_success_total",
+        "vllm:prefix_cache_queries_total",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+    )
+)
+Trial = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 class EngineProbe:
-    """One engine's HTTP surface; every call is over within ``timeout_s``."""
+    """One engine's HTTP surface; every call is over within ``timeout_s``. ``trial``: path and body
+    of the smallest real requests, in the order in which to try them."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, key: str, timeout_s: float
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        key: str,
+        timeout_s: float,
+        trial: Trial = (),
     ) -> None:
+        self._trial = trial
         self._session = session
         self._url = url
         self._headers = {"Authorization": f"Bearer {key}"}
@@ -43,18 +71,60 @@ class EngineProbe:
         except (KeyError, IndexError, TypeError, ValueError):
             return None
 
-    async def load(self) -> EngineLoad | None:
-        """Figures from ``/metrics``; None if there was no answer."""
+    async def signs(self) -> Signs | None:
+        """Figures from ``/metrics``, and what its guard counts; None if there was no answer."""
+        page = await self._get("/metrics")
+        if page is None:
+            return None
+        lines = page.splitlines()
+        held = await self._get(HELD_PATH)
+        return Signs(load=parse_load(lines), counters=counters_of(lines), held=_held(held))
+
+    async def answers(self, limit_s: float) -> bool:
+        """Whether a real request of one token is answered within ``limit_s``."""
+        timeout = aiohttp.ClientTimeout(total=limit_s)
+        try:
+            for path, body in self._trial:
+                async with self._session.post(
+                    self._url + path, json=dict(body), headers=self._headers, timeout=timeout
+                ) as answer:
+                    if answer.status == 200:
+                        await answer.read()
+                        return True
+                    if answer.status not in NOT_FOR_THIS_MODEL:
+                        return False
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            pass
+        return False
+
+    async def _get(self, path: str) -> str | None:
         try:
             async with self._session.get(
-                f"{self._url}/metrics", headers=self._headers, timeout=self._timeout
+                self._url + path, headers=self._headers, timeout=self._timeout
             ) as answer:
-                if answer.status != 200:
-                    return None
-                text = await answer.text()
+                return await answer.text() if answer.status == 200 else None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return None
-        return parse_load(text.splitlines())
+
+
+def _held(text: str | None) -> int | None:
+    """The answer of ``HELD_PATH``; None where another guard stands before the engine."""
+    try:
+        return int(json.loads(text or "")["held"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def counters_of(lines: Iterable[str]) -> tuple[float, ...]:
+    """Everything in Prometheus text that changes when the engine's core works, in order."""
+    found = []
+    for line in lines:
+        if line.startswith("vllm:") and line.partition("{")[0] in _COUNTERS:
+            try:
+                found.append(float(line.rpartition(" ")[2]))
+            except ValueError:
+                continue
+    return tuple(found)
 
 
 def parse_load(lines: Iterable[str]) -> EngineLoad:

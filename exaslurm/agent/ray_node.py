@@ -183,7 +183,7 @@ class RayNode:
             text = await self._files.run(tail, self._log, TAIL_BYTES, timeout_s=_FILE_S)
         except (ExaslurmError, OSError):
             text = ""
-        return cause_of_end(exit_code, text, oom_killed=False, log_name=str(self._log))
+        return cause_of_end(exit_code, text, memory=None, log_name=str(self._log))
 
     def _last_epoch(self) -> int | None:
         try:

@@ -18,14 +18,16 @@ from exaslurm.util.files import read_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Intervals and limits in seconds. ``hung_s``: an engine that was healthy and whose /health
-    gives no answer for so long is ended and started again."""
+    """Intervals and limits in seconds. An engine that was healthy is ended and started again when
+    its /health gives no answer for ``hung_s``, or when it has had requests for ``stall_s`` and has
+    shown no sign of work."""
 
     probe_s: float = 0.5
     watch_s: float = 2.0
     scrape_s: float = 5.0
     report_s: float = 5.0
     hung_s: float = 60.0
+    stall_s: float = 120.0
     probe_timeout_s: float = 10.0
     restart_min_s: float = 1.0
     restart_max_s: float = 60.0
@@ -108,4 +110,5 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         grace_s=options.grace_s,
         plan=plan,
         environ=environ,
+        times=Times(hung_s=plan.timeouts.hung_s, stall_s=plan.timeouts.stall_s),
     )

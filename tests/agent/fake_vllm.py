@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 HELP = """usage: vllm serve [model_tag] [options]
 
@@ -46,6 +47,9 @@ vllm:engine_sleep_state{engine="0",sleep_state="weights_offloaded"} 0.0
 """
 
 
+BEHAVIOUR = set(os.environ.get("FAKE_ENGINE", "").split(","))
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         key = f"Bearer {os.environ['EXASLURM_ENGINE_KEY']}"
@@ -56,9 +60,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self.answer(200, json.dumps({"data": [{"id": "m", "max_model_len": 2048}]}))
         elif self.path == "/metrics":
-            self.answer(200, METRICS)
+            busy = {"stall", "spin", "slow"} & BEHAVIOUR
+            self.answer(200, METRICS.replace(" 2.0", " 0.0").replace(" 1.0", " 0.0", 1) if busy
+                        else METRICS)  # fmt: skip
+        elif self.path == "/exaslurm/held":
+            self.answer(200, json.dumps({"held": int(bool({"stall", "spin", "slow"} & BEHAVIOUR))}))
         else:
             self.answer(404, "")
+
+    def do_POST(self) -> None:
+        if {"stall", "spin"} & BEHAVIOUR:
+            threading.Event().wait()
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, json.dumps({"choices": []}))
 
     def answer(self, status: int, text: str) -> None:
         self.send_response(status)
@@ -70,11 +84,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+def spin() -> None:
+    while True:
+        pass
+
+
+def hog() -> None:
+    taken = []
+    while True:
+        taken.append(bytearray(4 << 20))
+
+
 def main(argv: list[str]) -> None:
     if "--help=all" in argv:
         print(HELP)
         return
-    behaviour = os.environ.get("FAKE_ENGINE", "").split(",")
+    behaviour = BEHAVIOUR
     print("INFO 11-29 20:00:00 [api_server.py:1] vLLM API server version 0.32.0", flush=True)
     if "stubborn" in behaviour:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -90,6 +115,10 @@ def main(argv: list[str]) -> None:
         sys.exit(1)
     if "mute" in behaviour:
         signal.pause()
+    if "spin" in behaviour:
+        threading.Thread(target=spin, daemon=True).start()
+    if "hog" in behaviour:
+        threading.Timer(1.0, hog).start()
     host, port = argv[argv.index("--host") + 1], int(argv[argv.index("--port") + 1])
     http.server.ThreadingHTTPServer((host, port), Handler).serve_forever()
 

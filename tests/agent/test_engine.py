@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -16,12 +17,15 @@ import pytest
 from exaslurm.agent.children import Children
 from exaslurm.agent.engine import Engine, EngineTools
 from exaslurm.agent.engine_state import StateFiles
+from exaslurm.agent.memory import OomWatch
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
 from exaslurm.agent.settings import Times
 from exaslurm.agent.staging import Stager
 from exaslurm.core.cell import EngineStatus
+from exaslurm.core.trial import requests_for
 from exaslurm.engines.place import EnginePlace
+from exaslurm.facts.memory import memory_cgroup, oom_kills
 from exaslurm.util.iothread import IoThread
 from tests.agent.harness import FAKE, free_block, make_binding, make_plan
 from tests.bootstrap.harness import InitUnderTest, is_alive, running_init
@@ -49,14 +53,20 @@ class Bench:
         key.write_text("k")
         key.chmod(0o600)
 
-    def start(self, behaviour: str, *, ready_s: float = 5.0) -> Engine:
+    @property
+    def init_pid(self) -> str:
+        assert self.init.process is not None
+        return str(self.init.process.pid)
+
+    def start(self, behaviour: str, *, ready_s: float = 5.0, stall_s: float = 120.0) -> Engine:
+        times = dataclasses.replace(TIMES, stall_s=stall_s)
         plan = make_plan(self.root, env={"FAKE_ENGINE": behaviour})
         plan = dataclasses.replace(
             plan, timeouts=dataclasses.replace(plan.timeouts, ready_s=ready_s)
         )
         tools = EngineTools(
             plan=plan,
-            times=TIMES,
+            times=times,
             children=self.children,
             stager=Stager(plan, os.environ),
             options=self.options,
@@ -67,8 +77,10 @@ class Bench:
                 interface=None,
             ),
             probe=lambda binding: EngineProbe(
-                self.session, f"http://127.0.0.1:{binding.port}", "k", TIMES.probe_timeout_s
+                self.session, f"http://127.0.0.1:{binding.port}", "k", TIMES.probe_timeout_s,
+                requests_for(plan.models[0], "m"),
             ),
+            oom=OomWatch(pid=self.init_pid, kills=lambda: oom_kills(self.init_pid)),
         )  # fmt: skip
         self.engine = Engine(self.binding, tools, self._changed)
         return self.engine
@@ -138,6 +150,72 @@ async def test_a_short_silence_is_no_reason(bench: Bench) -> None:
     await asyncio.sleep(1.0)
     assert bench.engine is not None
     assert bench.engine.status.pid == first.pid
+
+
+async def test_one_that_has_a_request_and_does_nothing_is_hung(bench: Bench) -> None:
+    bench.start("stall", stall_s=1.0)
+    first = await bench.until(healthy)
+    failed = await bench.until(lambda s: s.phase == "failed")
+    assert (failed.cause or "").startswith("hung: a request and not a token for ")
+    assert (failed.cause or "").endswith(" s, though /health answers")
+    assert not is_alive(first.pid or 0)
+    assert (await bench.until(healthy)).restarts == 1
+
+
+async def test_one_that_answers_another_request_is_not(bench: Bench) -> None:
+    bench.start("slow", stall_s=0.6)
+    first = await bench.until(healthy)
+    await asyncio.sleep(2.0)
+    assert bench.engine is not None
+    assert (bench.engine.status.phase, bench.engine.status.pid) == ("healthy", first.pid)
+
+
+async def test_one_that_computes_on_cpus_has_more_time(bench: Bench) -> None:
+    bench.start("spin", stall_s=1.0)
+    first = await bench.until(healthy)
+    await asyncio.sleep(3.0)
+    assert bench.engine is not None
+    assert (bench.engine.status.phase, bench.engine.status.pid) == ("healthy", first.pid)
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup with a limit of 128 MiB, where this user may make one."""
+    found = memory_cgroup(Path("/proc"), Path("/sys/fs/cgroup"))
+    if found is None:
+        pytest.skip("no memory cgroup")
+    path = found[1] / f"exaslurm-test-{os.getpid()}"
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a memory cgroup: {error}")
+    try:
+        if (path / "memory.limit_in_bytes").exists():
+            limits = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        else:
+            limits = ("memory.max", "memory.swap.max")
+        if not (path / limits[0]).exists():
+            pytest.skip("memory is not among the controllers of the cgroup")
+        for name in limits:
+            if (path / name).exists():
+                (path / name).write_text("0" if "swap.max" in name else str(128 << 20))
+        yield path
+    finally:
+        for _ in range(100):
+            if not (path / "cgroup.procs").read_text():
+                break
+            time.sleep(0.1)
+        path.rmdir()
+
+
+@pytest.mark.timeout(60)
+async def test_the_kernel_is_named_that_killed_for_memory(small_cgroup: Path, bench: Bench) -> None:
+    (small_cgroup / "cgroup.procs").write_text(bench.init_pid)
+    bench.start("hog")
+    failed = await bench.until(lambda s: s.phase == "failed", 30.0)
+    assert failed.cause == (
+        f"the kernel killed it for memory: limit 0.125 GiB, cgroup /{small_cgroup.name}"
+    )
 
 
 async def test_an_engine_that_never_answers_is_ended_in_time(bench: Bench) -> None:

@@ -33,8 +33,8 @@ huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name
 """
 
 
-def cause(exit_code: int, log: str, *, oom_killed: bool = False) -> str:
-    return cause_of_end(exit_code, log, oom_killed=oom_killed, log_name="/logs/r.log")
+def cause(exit_code: int, log: str, *, memory: str | None = None) -> str:
+    return cause_of_end(exit_code, log, memory=memory, log_name="/logs/r.log")
 
 
 def test_the_echo_is_not_the_cause() -> None:
@@ -64,7 +64,19 @@ def test_only_the_last_start_counts() -> None:
         ("\x1b[31mOSError: [Errno 98] Address already in use\x1b[0m",
          "the port is in use by another program (OSError: [Errno 98] Address already in use)"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
-         "out of memory (torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)"),
+         ("the GPU's memory is used up "
+         "(torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB)")),
+        ("RuntimeError: HIP error: out of memory",
+         "the GPU's memory is used up (RuntimeError: HIP error: out of memory)"),
+        (("(Worker pid=7) ERROR 11-29 20:36:21 [m.py:1] ValueError: Free memory on device cuda:0 "
+         "(1.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9, 71.2 GiB)."),
+         ("the GPU's memory is used up (ValueError: Free memory on device cuda:0 (1.2/79.1 GiB) on "
+         "startup is less than desired GPU memory utilization (0.9, 71.2 GiB).)")),
+        ("MemoryError", "the host's memory is used up (MemoryError)"),
+        (("RuntimeError: [enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate "
+         "memory: you tried to allocate 9 bytes."),
+         ("the host's memory is used up (RuntimeError: [enforce fail at alloc_cpu.cpp:121] . "
+         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.)")),
         ("exaslurm: cannot run on CPUs [99]", "cannot run on CPUs [99]"),
         ("exa1: error: no such thing", "no such thing"),
     ],
@@ -83,11 +95,20 @@ def test_what_is_no_error(line: str) -> None:
 
 
 def test_ends_by_signal() -> None:
-    assert cause(-9, "", oom_killed=True).startswith("killed by the kernel: the memory")
     assert cause(-9, "ok").startswith("ended by SIGKILL,")
     assert cause(-250, "").startswith("ended by signal 250,")
-    # Another replica's kill for memory says nothing about this one's exit code.
-    assert cause(1, "", oom_killed=True).startswith("ended with exit code 1,")
+
+
+LIMIT = "limit 7.5 GiB, cgroup /slurm/uid_7/job_9"
+
+
+def test_the_kernel_is_named() -> None:
+    named = f"the kernel killed it for memory: {LIMIT}"
+    assert cause(-9, "ValueError: of long ago", memory=LIMIT) == named
+    # It killed the engine's core: the server ends in its own way, and says so.
+    assert cause(0, "RuntimeError: Engine core proc EngineCore died", memory=LIMIT) == named
+    # Another engine of the node was killed: this one has a reason of its own.
+    assert cause(1, "ValueError: the weights are bad", memory=LIMIT).startswith("ValueError")
 
 
 def test_long_lines_are_cut() -> None:

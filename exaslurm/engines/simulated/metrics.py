@@ -31,6 +31,7 @@ class EngineMetrics:
     def __init__(self, model: str, timing: TimingModel) -> None:
         self._registry = CollectorRegistry()
         self._values = (model, "0")
+        self._seen = (0, 0)
 
         self._running = self._gauge("num_requests_running", "Number of requests running.")
         self._waiting = self._gauge("num_requests_waiting", "Number of requests waiting.")
@@ -89,8 +90,6 @@ class EngineMetrics:
         labels = self._values
         self._success.labels(*labels, sequence.finish).inc()
         self._queries.inc(sequence.prompt_tokens)
-        self._prompt.inc(sequence.prompt_tokens)
-        self._generated.inc(sequence.produced)
         self._prompt_sizes.observe(sequence.prompt_tokens)
         self._answer_sizes.observe(sequence.produced)
         started_s = sequence.started_s or now_s
@@ -114,6 +113,10 @@ class EngineMetrics:
         """The page of ``/metrics``."""
         labels = self._values
         waiting = len(scheduler.waiting)
+        prompt, generated = self._seen
+        self._seen = scheduler.prompt_tokens, scheduler.generated_tokens
+        self._prompt.inc(self._seen[0] - prompt)
+        self._generated.inc(self._seen[1] - generated)
         self._running.set(len(scheduler.running))
         self._waiting.set(waiting)
         self._by_reason.labels(*labels, "capacity").set(waiting)

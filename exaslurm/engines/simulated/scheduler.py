@@ -56,6 +56,9 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.paused = asyncio.Event()
         self.paused.set()
+        # Counted as vLLM does: prompts when their first token is there, tokens as they come.
+        self.prompt_tokens = 0
+        self.generated_tokens = 0
         self._used_blocks = 0
         self._work = asyncio.Event()
 
@@ -95,6 +98,9 @@ class Scheduler:
             await asyncio.sleep(self.timing.step_s(len(self.running), prefill_tokens))
             now_s = time.monotonic()
             for sequence in list(self.running):
+                if sequence.first_token_s is None:
+                    self.prompt_tokens += sequence.prompt_tokens
+                self.generated_tokens += 1
                 sequence.advance(now_s)
                 if sequence.ended:
                     self._remove(sequence)
