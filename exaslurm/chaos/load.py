@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from exaslurm.chaos.asked import Asked
+from exaslurm.chaos.asked import Asked, is_complete
 from exaslurm.chaos.figures import GAP_S
 from exaslurm.errors import NotReadyError
 
@@ -84,9 +84,10 @@ class Load:
                 raise result
 
     async def warm(self, timeout_s: float = _WARM_S) -> None:
-        """Until every client has been answered once. NotReadyError if they are not in time."""
+        """Until as many requests were answered as there are clients; NotReadyError if they are not
+        in time."""
         deadline_s = time.monotonic() + timeout_s
-        while sum(bool(item.ended_s) for item in self.asked) < self.plan.concurrency:
+        while sum(map(is_complete, self.asked)) < self.plan.concurrency:
             broken = [task for task in self._tasks if task.done() and task.exception()]
             if broken or time.monotonic() > deadline_s:
                 said = next((item.said for item in self.asked if item.said), "no answer")

@@ -108,10 +108,12 @@ def _nodes(cells: Sequence[CellStatus], wanted: Wanted, rng: random.Random) -> t
     """Worker nodes with replicas; the head's node is hit only if it is named."""
     every = [(cell, node) for cell in cells for node in cell.nodes if node.state == "joined"]
     if wanted.node is not None:
-        fit = [(cell, node) for cell, node in every if node.node in wanted.node.split(",")]
-        if len(fit) != len(wanted.node.split(",")):
+        names = wanted.node.split(",")
+        fit = [(cell, node) for cell, node in every if node.node in names]
+        absent = [name for name in names if name not in {node.node for _, node in fit}]
+        if absent:
             known = ", ".join(node.node for _, node in every)
-            raise UserError(f"no node {wanted.node} in the cells", remedy=f"there are: {known}")
+            raise UserError(f"no node {', '.join(absent)} in the cells", remedy=f"known: {known}")
         return tuple(_at(cell, node) for cell, node in fit)
     heads = {(cell.name, _head(cell).node) for cell in cells if cell.nodes}
     busy = [
