@@ -81,10 +81,10 @@ def steps_to_try(text: str) -> list[tuple[str, int]]:
 
 
 def supervise(lab: Lab, die: tuple[str, int] | None) -> Done:
-    argument = json.dumps({"run_dir": RUN_DIR, "die": die, "limit_s": 240})
+    argument = json.dumps({"run_dir": RUN_DIR, "die": die, "limit_s": 400})
     program = (ROOT / "scripts/acceptance/clients/killed_supervisor.py").read_text()
     python = f"{lab.env}/bin/python"
-    return lab.on("login", python, "-", argument, text=program, timeout_s=300)
+    return lab.on("login", python, "-", argument, text=program, timeout_s=460)
 
 
 def expect(line: Line, lab: Lab, name: str, *, quiet: bool = False) -> bool:
