@@ -23,6 +23,7 @@ from exaslurm.agent.engine_state import StateFiles
 from exaslurm.agent.engines import Engines
 from exaslurm.agent.head import HeadDuty
 from exaslurm.agent.link import Link
+from exaslurm.agent.memory import OomWatch
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
 from exaslurm.agent.server import make_app
@@ -176,6 +177,7 @@ class Agent:
             files=self._files,
             place=self._place_of,
             probe=lambda binding: self._probe_of(session, binding),
+            oom=OomWatch(),
         )
 
     def _probe_of(self, session: aiohttp.ClientSession, binding: ReplicaBinding) -> EngineProbe:
@@ -245,6 +247,7 @@ class Node:
         self._on_end = on_end
         self._files = IoThread(f"files-{name}")
         self._job: str | None = None
+        self._killed = False
         self._children: SimulatedChildren | None = None
         self._agent: Agent | None = None
         self._life: asyncio.Task[None] | None = None
@@ -264,6 +267,7 @@ class Node:
         """The task of a job: init, and an agent under it."""
         await self.kill()
         self._job = job
+        self._killed = False
         make_private_dir(settings.node_dir)
         self._children = SimulatedChildren(settings.node_dir, self._clock)
         self._life = asyncio.create_task(self._init(job, settings, order))
@@ -281,7 +285,7 @@ class Node:
                 self._agent_task = asyncio.create_task(self._agent.run())
                 code = await self._agent_task
             except asyncio.CancelledError:
-                if self._life is None or self._life.cancelling():
+                if self._killed:
                     raise
             except (ExaslurmError, OSError) as error:
                 log.warning("%s: agent: %s", self.name, error)
@@ -313,6 +317,7 @@ class Node:
         life, children, job = self._life, self._children, self._job
         if life is None or children is None or job is None:
             return
+        self._killed = True
         life.cancel()
         if self._agent_task is not None:
             self._agent_task.cancel()

@@ -49,6 +49,7 @@ ROOMS: dict[str, set[str]] = {
     "autoscale": {"registry", "submit"},
     "supervisor": {"render", "submit", "registry", "rollout", "autoscale"},
     "chaos": {"site", "status"},
+    "simulate": {"agent", "bootstrap", "chaos", "engines", "registry", "submit", "supervisor"},
     "api": {
         "chaos",
         "spec",
