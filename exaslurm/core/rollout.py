@@ -45,7 +45,8 @@ class Rollout:
     ``names``: served names whose version differs, with the old and the new one: only their requests
     can be divided. ``step`` counts through ``policy.steps_percent``; ``cells`` of the candidate are
     wanted; ``share_percent`` of the requests go to it since ``since_s`` (Unix seconds). ``reason``
-    is why it is undone, ``note`` what there is to say of where it stands. ``by``: who began it.
+    is why it is undone, ``note`` what there is to say of where it stands. ``by``: who began it;
+    ``divided_by``: how requests were divided before.
     """
 
     schema: Literal["exaslurm/rollout/1"] = "exaslurm/rollout/1"
@@ -63,6 +64,7 @@ class Rollout:
     share_percent: float = 0.0
     since_s: float = 0.0
     note: str | None = None
+    divided_by: Literal["random", "key"] = "key"
 
     @property
     def is_over(self) -> bool:

@@ -119,8 +119,10 @@ def kept_cells(rollout: Rollout, stable: int, candidate: int) -> int:
 def shares(rollout: Rollout, before: Canary) -> Canary:
     """``canary.json`` as it shall be: ``before`` with the shares of this rollout's names."""
     others = {name: parts for name, parts in before.weights.items() if name not in rollout.names}
-    if rollout.is_over or not rollout.names:
-        return replace(before, weights=others)
+    if not rollout.names:
+        return before
+    if rollout.is_over:
+        return replace(before, weights=others, by=rollout.divided_by)
     new = 100.0 if rollout.state == "finishing" else rollout.share_percent
     own = {name: {old: 100.0 - new, to: new} for name, (old, to) in rollout.names.items()}
     return replace(before, weights={**others, **own}, by=rollout.policy.by)

@@ -226,6 +226,7 @@ class _Start:
                 names=differing(old, plan),
                 by=user_and_home(self.environ)[0],
                 begun_s=round(time.time(), 3),
+                divided_by=records.read_canary(self.run_dir).by,
             )
             cells = [[cell.name for cell in each.cells] for each in (old, plan)]
             begun = replace(begun, lanes=lanes(begun, *cells))

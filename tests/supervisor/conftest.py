@@ -26,7 +26,7 @@ from exaslurm.core.codec import dumps
 from exaslurm.core.rollout import Rollout, RolloutState
 from exaslurm.core.scale import Scale
 from exaslurm.core.submission import Submission
-from exaslurm.errors import QueryFailed, RegistryError
+from exaslurm.errors import QueryFailed, RegistryError, SubmitRejected
 from exaslurm.registry.write import write_record
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm.client import Slurm
@@ -34,8 +34,9 @@ from exaslurm.slurm.parse import gone
 from exaslurm.slurm.types import ComponentInfo, JobId, JobInfo
 from exaslurm.submit.submit import submit
 from exaslurm.supervisor.act import Actor
-from exaslurm.supervisor.loop import Supervisor
+from exaslurm.supervisor.loop import Manager, Supervisor
 from exaslurm.supervisor.observe import Observer, read_turns
+from exaslurm.supervisor.wall_time import CalendarWatch
 from exaslurm.util.files import write_atomic
 
 SPEC = """\
@@ -71,6 +72,8 @@ class Job:
     draining: bool = False
     stop_s: float | None = None
     busy: int = 0
+    node: str = "c1"
+    suspended: bool = False
     ready: int = 1
     replicas: int = 1
     targets: Mapping[str, int] | None = None
@@ -79,7 +82,9 @@ class Job:
 @dataclass
 class Cluster(Slurm):
     """Slurm and the cells' controllers. ``refusals`` and ``unclear`` are raised by the next
-    submits; of an unclear one the job exists all the same. ``silent``: Slurm gives no answer."""
+    submits; of an unclear one the job exists all the same. ``silent``: Slurm gives no answer;
+    ``most``: it takes no more jobs than so many; ``limit_s``: the time limit that scripts have
+    which do not give it in minutes."""
 
     now_s: float = 1_000_000.0
     wait_s: float = 20.0
@@ -89,6 +94,8 @@ class Cluster(Slurm):
     unclear: list[Exception] = field(default_factory=list)
     lost: list[Exception] = field(default_factory=list)
     silent: bool = False
+    most: int | None = None
+    limit_s: float = LIMIT_S
     forgets: bool = False
     reservations: str = "No reservations in the system\n"
     hook: Callable[[str], None] = lambda _: None
@@ -105,11 +112,13 @@ class Cluster(Slurm):
             raise self.refusals.pop(0)
         if self.lost:
             raise self.lost.pop(0)
+        if self.most is not None and len(self.live()) >= self.most:
+            raise SubmitRejected("QOSMaxSubmitJobPerUserLimit")
         text = script.read_text()
         minutes = next(
             line.split("=")[1] for line in text.splitlines() if line.startswith("#SBATCH --time")
         )
-        limit_s = LIMIT_S if ":" in minutes else 60.0 * int(minutes)
+        limit_s = self.limit_s if ":" in minutes else 60.0 * int(minutes)
         start_s = self.now_s + self.wait_s
         job = Job(
             id=str(100 + len(self.book)),
@@ -139,6 +148,14 @@ class Cluster(Slurm):
         found = {ident: self.book.get(ident) for ident in ids}
         return {ident: self._info(job) if job else gone(ident) for ident, job in found.items()}
 
+    def time_limits(self, ids: Sequence[str]) -> dict[str, dict[str, float | None]]:
+        return {i: {i: self.book[i].limit_s} for i in ids if self.book[i].end is None}
+
+    def set_time_limit(self, ident: JobId | str, component: str, minutes: int) -> None:
+        self.hook("before scontrol")
+        self.book[component].limit_s = 60.0 * minutes
+        self.hook("after scontrol")
+
     def find_by_name(self, name: str, *, since_s: float | None = None) -> list[JobInfo]:
         self._check()
         return [self._info(job) for job in self.book.values() if job.name == name]
@@ -158,7 +175,9 @@ class Cluster(Slurm):
             return gone(job.id)
         state = job.end or ("RUNNING" if self.now_s >= job.start_s else "PENDING")
         running = state == "RUNNING"
-        part = ComponentInfo(id=job.id, offset=0, state=state, reason="", nodes=("c1",))
+        if running and job.suspended:
+            state = "SUSPENDED"
+        part = ComponentInfo(id=job.id, offset=0, state=state, reason="", nodes=(job.node,))
         return JobInfo(
             id=job.id,
             name=job.name,
@@ -202,7 +221,7 @@ class Cluster(Slurm):
 
     def ask(self, urls: Mapping[str, str], key: str) -> dict[str, CellState]:
         assert key
-        jobs = {job.id: job for job in self.live() if self.now_s >= job.start_s}
+        jobs = {j.id: j for j in self.live() if self.now_s >= j.start_s and not j.suspended}
         return {
             turn: _state(jobs[url.rpartition("/")[2]], self.now_s)
             for turn, url in urls.items()
@@ -352,7 +371,13 @@ class Site:
         """A new one, which knows nothing of what an earlier one saw."""
         self.supervisor = Supervisor(
             self.run_dir,
-            Observer(self.run_dir, self.cluster, ask=self.cluster.ask, clock=self.cluster.clock),
+            Observer(
+                self.run_dir,
+                self.cluster,
+                ask=self.ask,
+                calendar=CalendarWatch(self.cluster, self.cluster.clock).current,
+                clock=self.cluster.clock,
+            ),
             Actor(
                 run_dir=self.run_dir,
                 slurm=self.cluster,
@@ -360,8 +385,16 @@ class Site:
                 controllers=self.cluster,
                 clock=self.cluster.clock,
             ),
+            managers=self.managers(),
             clock=self.cluster.clock,
         )
+
+    def ask(self, urls: Mapping[str, str], key: str) -> dict[str, CellState]:
+        """What controllers answer."""
+        return self.cluster.ask(urls, key)
+
+    def managers(self) -> Sequence[Manager]:
+        return ()
 
     def run(self, seconds: float) -> None:
         """Time passes, with a look every ten seconds."""
