@@ -42,7 +42,9 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
         if options.replace:
             predecessor = _find_predecessor(service)
         listeners = _listen(front, predecessor)
-    if front.workers > 1:
+    # A deployment's own gateway is to be there for weeks: a parent, who does nothing that could end
+    # it, starts the one process that serves again, and what connects meanwhile waits.
+    if front.workers > 1 or options.supervise:
         from exaslurm.gateway.parent import Parent
 
         # It has little to do: no fast event loop, nothing of the router in memory.
@@ -65,7 +67,6 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
             argv,
             predecessor=predecessor,
             helper=options.helper,
-            supervise=options.supervise,
         )
         _run_fast(single.run())
 

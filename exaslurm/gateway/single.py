@@ -22,7 +22,6 @@ from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners, inheritable
 from exaslurm.gateway.process import Process
 from exaslurm.gateway.service import Service
-from exaslurm.gateway.supervised import keep_supervisor
 from exaslurm.gateway.tls import Certificate
 from exaslurm.gateway.worker import GRACE_S, Worker, command
 
@@ -31,8 +30,7 @@ log = logging.getLogger(__name__)
 
 class Single:
     """``argv``: the options it was started with. ``predecessor``: whose place it takes.
-    ``helper``: the worker that serves while it starts again (pid and descriptor). ``supervise``:
-    have the deployment's jobs looked after, too."""
+    ``helper``: the worker that serves while it starts again (pid and descriptor)."""
 
     def __init__(
         self,
@@ -43,7 +41,6 @@ class Single:
         *,
         predecessor: Predecessor | None = None,
         helper: str | None = None,
-        supervise: bool = False,
     ) -> None:
         self._service = service
         self._listeners = listeners
@@ -51,7 +48,6 @@ class Single:
         self._argv = argv
         self._predecessor = predecessor
         self._former = helper
-        self._supervise = supervise and service.has_jobs
         self._helper: Worker | None = None
         self._restarting = False
         self._stopped = False
@@ -75,16 +71,12 @@ class Single:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
-        beside: list[asyncio.Task[None]] = []
+        offering = asyncio.create_task(self._offer())
         try:
-            beside.append(asyncio.create_task(self._offer()))
-            if self._supervise and self._service.run_dir is not None:
-                beside.append(asyncio.create_task(keep_supervisor(self._service.run_dir)))
             await self._process.run()
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            offering.cancel()
+            await asyncio.gather(offering, return_exceptions=True)
             over = self._stopped or self._given_away
             if self._helper is not None and self._restarting and not over:
                 self._become_new(self._helper)
