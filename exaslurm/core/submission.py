@@ -23,7 +23,10 @@ class Submission:
     What a supervisor has seen of the job: when it started and first served in full, when it was
     told to drain, when and how it ended (Slurm's word), how often Slurm has refused it in a row.
     ``before``: the tokens of earlier attempts, newest last, whose jobs must not serve.
-    ``asked_s``, ``asked_by``: when and by whom it was asked to make room for a successor."""
+    ``asked_s``, ``asked_by``: when and by whom it was asked to make room for a successor.
+    ``gap_s``: for how long nothing of the cell served before it did (None: something did).
+    ``limited_by``: the maintenance before which it has to end, so that its time was made shorter
+    while it waited."""
 
     schema: Literal["exaslurm/submission/1"] = SUBMISSION_SCHEMA
     deployment: str
@@ -50,6 +53,8 @@ class Submission:
     refusals: int = 0
     asked_s: float | None = None
     asked_by: str | None = None
+    gap_s: float | None = None
+    limited_by: str | None = None
 
 
 def token_of(job_name: str, deployment: str, cell: str) -> str | None:

@@ -28,16 +28,18 @@ from exaslurm.registry.write import remove_record
 from exaslurm.render.scripts import render_script
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.slurm.client import Slurm
+from exaslurm.slurm.reservations import Maintenance
 from exaslurm.slurm.types import JobId
 from exaslurm.submit import records
 from exaslurm.submit.cell import CellStarter
 from exaslurm.submit.lock import deployment_lock, require_lease
-from exaslurm.submit.survey import SETTLED_S
+from exaslurm.submit.survey import SETTLED_S, job_key
 from exaslurm.supervisor.model import (
     Cancel,
     Close,
     Drain,
     Effect,
+    Relimit,
     Remember,
     Resolve,
     Retarget,
@@ -117,6 +119,8 @@ class Actor:
         elif item.state == "submitted":
             if isinstance(effect, Remember):
                 self._remember(effect, generation, item)
+            elif isinstance(effect, Relimit):
+                self._relimit(effect, generation, item)
             elif isinstance(effect, Retarget):
                 controller = self._controller(item)
                 require_lease()
@@ -146,7 +150,7 @@ class Actor:
         again = turns.get(effect.turn)
         if again is not None and (again.state, again.refusals) != ("refused", effect.refusals):
             return
-        cell = self._write_script(effect.turn, generation, plan)
+        cell, maintenance = self._write_script(effect.turn, generation, plan)
         starter = CellStarter(
             plan=plan,
             run_dir=self.run_dir,
@@ -162,9 +166,14 @@ class Actor:
             written = read_turns(self.run_dir, [effect.generation])
             self._add_history("submit refused", effect, generation, written)
             raise
+        if maintenance is not None:
+            done = replace(done, limited_by=maintenance.name)
+            records.write_submission(generation, done)
         self._add_history("submit", effect, generation, {effect.turn: done})
 
-    def _write_script(self, turn: str, generation: GenerationDir, plan: Plan) -> CellPlan:
+    def _write_script(
+        self, turn: str, generation: GenerationDir, plan: Plan
+    ) -> tuple[CellPlan, Maintenance | None]:
         cell, maintenance = before_maintenance(plan.cell(turn), self.slurm, self.clock())
         if maintenance is not None:
             log.info("%s ends before the maintenance %s begins", turn, maintenance.name)
@@ -172,7 +181,7 @@ class Actor:
         make_private_dir(generation.logs(turn))
         text = render_script(plan, cell, generation.path, self.run_dir.path, self.template_dirs)
         write_atomic(generation.script(turn), text)
-        return cell
+        return cell, maintenance
 
     def _resolve(self, effect: Effect, generation: GenerationDir, item: Submission) -> None:
         if item.state not in ("intent", "ambiguous"):
@@ -200,9 +209,26 @@ class Actor:
 
     def _remember(self, effect: Remember, generation: GenerationDir, item: Submission) -> None:
         if item.served_s is None:
-            done = replace(item, started_s=effect.started_s, served_s=effect.served_s)
+            done = replace(
+                item, started_s=effect.started_s, served_s=effect.served_s, gap_s=effect.gap_s
+            )
             records.write_submission(generation, done)
             self._add_history("serves", effect, generation, {item.cell: done})
+
+    def _relimit(self, effect: Relimit, generation: GenerationDir, item: Submission) -> None:
+        """Every component of the job gets the limit, if it still waits."""
+        key = job_key(item)
+        if not self.slurm.jobs([key])[key].is_pending:
+            return
+        require_lease()
+        for component, limit_s in self.slurm.time_limits([key]).get(key, {}).items():
+            if limit_s != 60.0 * effect.limit.minutes:
+                self.slurm.set_time_limit(key, component, effect.limit.minutes)
+        maintenance = effect.limit.maintenance
+        done = replace(item, limited_by=maintenance.name if maintenance is not None else None)
+        records.write_submission(generation, done)
+        log.info("%s may run for %d minutes: %s", item.cell, effect.limit.minutes, effect.reason)
+        self._add_history("time limit", effect, generation, {item.cell: done})
 
     def _drain(self, effect: Drain, generation: GenerationDir, item: Submission) -> None:
         if item.drain_s is None:
@@ -269,6 +295,10 @@ class Actor:
             extra["message"] = item.message
         if isinstance(effect, Close) and effect.end:
             extra["end"] = effect.end
+        if isinstance(effect, Relimit):
+            extra["minutes"] = str(effect.limit.minutes)
+        if isinstance(effect, Remember) and effect.gap_s is not None:
+            extra["gap_s"] = f"{effect.gap_s:.0f}"
         records.add_history(
             self.run_dir,
             verb,

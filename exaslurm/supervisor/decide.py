@@ -14,6 +14,7 @@ from exaslurm.supervisor.model import (
     Decision,
     Drain,
     Effect,
+    Relimit,
     Remember,
     Resolve,
     Retarget,
@@ -80,7 +81,9 @@ class _Cell:
         yield from self._close()
         for lane in self.lanes:
             yield from lane.replace_old()
+            yield from lane.leave_in_time()
         yield from self._retarget()
+        yield from self._relimit()
         yield from self._end_unwanted()
         yield from self._end_drained()
         if not self.unresolved:  # it may be the successor
@@ -93,7 +96,24 @@ class _Cell:
     def _remember(self) -> Iterator[Effect]:
         for turn in self.live:
             if turn.served_s is None and _serves(turn, self.world, self.now_s):
-                yield Remember(turn=turn.name, started_s=turn.started_s, served_s=self.now_s)
+                yield Remember(
+                    turn=turn.name,
+                    started_s=turn.started_s,
+                    served_s=self.now_s,
+                    gap_s=self._gap_s(),
+                )
+
+    def _gap_s(self) -> float | None:
+        """For how long nothing of the cell has served; None if something does, or never did."""
+        served = [turn for turn in self.cell.turns if turn.served_s is not None]
+        ends = [
+            min(at_s for at_s in (turn.drain_s, turn.ended_s) if at_s is not None)
+            for turn in served
+            if turn.drain_s is not None or turn.ended_s is not None
+        ]
+        if not ends or any(turn.is_live and turn.drain_s is None for turn in served):
+            return None
+        return max(0.0, self.now_s - max(ends))
 
     def _close(self) -> Iterator[Effect]:
         for turn in self.cell.turns:
@@ -106,6 +126,18 @@ class _Cell:
                 wanted = self.cell.targets[turn.generation]
                 if turn.targets != wanted:
                     yield Retarget(turn=turn.name, replicas=wanted)
+
+    def _relimit(self) -> Iterator[Effect]:
+        """A job that waits would run into a maintenance, and would wait until it is over."""
+        for turn in self.staying:
+            limit = turn.relimit
+            if limit is None or turn.job != "pending" or self.world.slurm_error is not None:
+                continue
+            why = "no maintenance is in its way that is far enough to run before it"
+            if limit.maintenance is not None:
+                begins = _clock(limit.maintenance.start_s)
+                why = f"the maintenance {limit.maintenance.name} begins at {begins}"
+            yield Relimit(turn=turn.name, reason=why, limit=limit)
 
     # --- what goes -------------------------------------------------------------------------------
 
@@ -176,6 +208,38 @@ class _Lane:
             if turn.number < newest.number:
                 yield Drain(turn=turn.name, reason=f"{newest.name} serves in its place")
 
+    def leave_in_time(self) -> Iterator[Effect]:
+        """One that is about to be ended takes nothing new, so that what it has begun is finished:
+        at Slurm's warning where others serve the same, else when its end is as near as that
+        takes. While its successor comes up it goes on, since that may be in time."""
+        coming = any(turn.job == "running" for turn in self.newcomers)
+        for turn in self.served:
+            if self.is_fit and turn is not self.served[-1]:
+                continue  # it goes anyhow
+            end_s = turn.limit_end_s
+            others = self._shards_of_others(turn)
+            if turn.notice_s is not None and turn.shards and turn.shards <= others:
+                why = f"Slurm has warned {turn.name} that it will end, and others serve the same"
+                yield Drain(turn=turn.name, reason=why)
+            elif (
+                end_s is not None
+                and end_s - self.now_s <= self.world.drain_s + IDLE_S
+                and not coming
+                and turn.ends_for is None  # it may well go on through the maintenance
+                and turn.suspended_since_s is None
+            ):
+                why = f"it ends at {_clock(end_s)}, and nothing can take its place before"
+                yield Drain(turn=turn.name, reason=why)
+
+    def _shards_of_others(self, turn: Turn) -> frozenset[str]:
+        """The shards of which others than a job have ready replicas that stay."""
+        found: frozenset[str] = frozenset()
+        for other in self.every:
+            stays = other.is_live and other.drain_s is None and other.notice_s is None
+            if other is not turn and stays and other.served_s is not None:
+                found |= other.shards
+        return found
+
     # --- a new one comes when the old one will go -----------------------------------------------
 
     def end_hopeless(self) -> Iterator[Effect]:
@@ -223,6 +287,8 @@ class _Lane:
 
     def _note_newcomer(self, turn: Turn) -> None:
         if not self.served and turn.number == 1:
+            if turn.limited_by is not None:
+                self.note = f"{turn.name} is shorter, to end before maintenance {turn.limited_by}"
             return  # the ordinary start: status tells it anyway
         why = self._why_successor() or "a successor is on its way"
         if turn.job == "pending" and turn.reason:
@@ -246,7 +312,11 @@ class _Lane:
             return f"{turn.asked_by or 'somebody'} asked {turn.name} to make room"
         end_s = turn.limit_end_s
         lead = lead_s(turn, self.every, self.world.poll_s)
-        if end_s is not None and end_s - self.now_s <= lead:
+        if self._since(turn.suspended_since_s, NODES_SHORT_S):
+            return f"Slurm has suspended {turn.name}"
+        if end_s is not None and end_s - self.now_s <= lead and turn.ends_for is not None:
+            return f"the maintenance {turn.ends_for} takes nodes of {turn.name} at {_clock(end_s)}"
+        if end_s is not None and end_s - self.now_s <= lead and turn.suspended_since_s is None:
             return f"{turn.name} reaches its time limit at {_clock(end_s)}"
         if self._since(turn.nodes_short_since_s, NODES_SHORT_S):
             return f"{turn.name} has lost too many nodes"

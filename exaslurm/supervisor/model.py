@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from exaslurm.supervisor.wall_time import Relimited
+
 # What is known of a turn's job. ``none``: there is no job (it was refused, or is not known to have
 # been taken). ``unknown``: Slurm gave no answer, which says nothing, least of all that it ended.
 JobState = Literal["none", "pending", "running", "ended", "unknown"]
@@ -19,7 +21,7 @@ RecordState = Literal["intent", "submitted", "refused", "ambiguous", "stopped"]
 class Turn:
     """One job of a cell; its files are those of its ``generation``. ``record`` is what was written
     down of its submission; of the times ``limit_end_s`` is when Slurm will end it at the latest
-    (None: not known, or no limit).
+    (None: not known, or no limit), or when the maintenance ``ends_for`` takes its nodes.
 
     ``heard``: its controller answers; then ``ready`` replicas are ready, ``serving`` says whether
     these are all that have a place, and ``busy`` counts requests that engines are at (None: not
@@ -28,7 +30,10 @@ class Turn:
     ``nodes_short_since_s`` and ``short_since_s``: since when it has fewer nodes, or fewer ready
     replicas, than the cell needs at least; ``silent_since_s``: since when a controller that was
     heard before is not. ``notice_s``: when Slurm warned of its end. ``failure``: why it says that
-    it cannot serve. ``asked_by``: who asked for a successor (``asked_s``).
+    it cannot serve. ``asked_by``: who asked for a successor (``asked_s``). ``shards``: those of
+    which it has ready replicas. ``suspended_since_s``: since when Slurm has suspended it.
+    ``relimit``: the time limit that it should have instead, while it waits; ``limited_by``: the
+    maintenance that it was made shorter for.
     """
 
     name: str
@@ -61,6 +66,11 @@ class Turn:
     short_since_s: float | None = None
     silent_since_s: float | None = None
     notice_s: float | None = None
+    ends_for: str | None = None
+    shards: frozenset[str] = frozenset()
+    suspended_since_s: float | None = None
+    relimit: Relimited | None = None
+    limited_by: str | None = None
 
     @property
     def is_live(self) -> bool:
@@ -125,10 +135,19 @@ class Resolve(Effect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remember(Effect):
-    """Write down when a job started, or first served."""
+    """Write down when a job started, or first served, and for how long (``gap_s``) nothing of the
+    cell had served then."""
 
     started_s: float | None = None
     served_s: float | None = None
+    gap_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relimit(Effect):
+    """Give a job that waits another time limit."""
+
+    limit: Relimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from exaslurm.slurm.types import JobInfo
 from exaslurm.submit import records
 from exaslurm.submit.survey import job_key
 from exaslurm.supervisor.model import CellView, JobState, Turn, World
+from exaslurm.supervisor.wall_time import Calendar, relimited, taken_by
 from exaslurm.supervisor.wish import Wish, cells_wanted, read_wish, turns_of_cells
 from exaslurm.util.files import read_text
 
@@ -38,6 +39,8 @@ class Queue(Protocol):
     """What is asked of Slurm here (see ``slurm.client.Slurm``)."""
 
     def jobs(self, ids: list[str]) -> dict[str, JobInfo]: ...
+
+    def time_limits(self, ids: list[str]) -> dict[str, dict[str, float | None]]: ...
 
 
 Ask = Callable[[Mapping[str, str], str], Mapping[str, CellState]]
@@ -81,11 +84,13 @@ class Observer:
         slurm: Queue,
         *,
         ask: Ask = ask_controllers,
+        calendar: Callable[[], Calendar] = Calendar,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._run_dir = run_dir
         self._slurm = slurm
         self._ask = ask
+        self._calendar = calendar
         self._clock = clock
         self._plans: dict[int, Plan] = {}
         self._over: set[int] = set()
@@ -131,6 +136,8 @@ class Observer:
             name: self._turn(plans[item.generation].cell(name), item, jobs, heard.get(name))
             for name, item in submissions.items()
         }
+        if error is None:
+            turns = self._with_maintenance(plans, submissions, jobs, turns)
         self._forget(submissions)
         look = dataclasses.replace(look, submissions=submissions, states=heard)
         return self._arranged(look, turns, error)
@@ -200,6 +207,44 @@ class Observer:
         except (QueryFailed, CommandNotFound) as error:
             return {}, str(error)
 
+    def _with_maintenance(
+        self,
+        plans: Mapping[int, Plan],
+        submissions: Mapping[str, Submission],
+        jobs: Mapping[str, JobInfo],
+        turns: Mapping[str, Turn],
+    ) -> dict[str, Turn]:
+        """The turns with what a maintenance means for their time."""
+        calendar, now_s, found = self._calendar(), self._clock(), dict(turns)
+        concerned = bool(calendar.maintenance)
+        waiting = {
+            name: job_key(submissions[name])
+            for name, turn in turns.items()
+            if turn.job == "pending" and (concerned or turn.limited_by is not None)
+        }
+        limits: Mapping[str, Mapping[str, float | None]] = {}
+        if waiting:
+            try:
+                limits = self._slurm.time_limits(list(waiting.values()))
+            except (QueryFailed, CommandNotFound):
+                limits = {}  # they are asked for again in the next round
+        for name, turn in turns.items():
+            cell = plans[turn.generation].cell(name)
+            job = jobs.get(job_key(submissions[name]))
+            if name in waiting:
+                own = list(limits.get(waiting[name], {}).values())
+                limit = relimited(
+                    cell, own, calendar, now_s, is_shortened=turn.limited_by is not None
+                )
+                found[name] = dataclasses.replace(turn, relimit=limit)
+            elif concerned and turn.job == "running" and job is not None:
+                taking = taken_by(cell, job.nodes, calendar, now_s=now_s, end_s=turn.limit_end_s)
+                if taking is not None:
+                    found[name] = dataclasses.replace(
+                        turn, limit_end_s=taking.start_s, ends_for=taking.name
+                    )
+        return found
+
     def _heard(
         self, submissions: Mapping[str, Submission], jobs: Mapping[str, JobInfo]
     ) -> Mapping[str, CellState]:
@@ -244,6 +289,7 @@ class Observer:
             message=item.message,
             asked_s=item.asked_s,
             asked_by=item.asked_by,
+            limited_by=item.limited_by,
         )
         if known == "ended":
             return dataclasses.replace(
@@ -258,8 +304,10 @@ class Observer:
             turn = dataclasses.replace(
                 turn, started_s=item.started_s or job.start_s, limit_end_s=job.end_s
             )
+        suspended = job is not None and job.state == "SUSPENDED"
         turn = dataclasses.replace(
             turn,
+            suspended_since_s=self._note(turn, "suspended", suspended),
             reason=job.reason if job is not None and known == "pending" else "",
             notice_s=_notice(generation, cell, turn.limit_end_s),
         )
@@ -294,6 +342,7 @@ class Observer:
             stopping=state.phase == "stopping",
             failure=state.cause if state.phase == "failed" else None,
             targets=state.targets,
+            shards=frozenset(f"{r.model}:{r.shard}" for r in state.replicas if r.state == "ready"),
             nodes_short_since_s=self._note(turn, "nodes", few_nodes),
             short_since_s=self._note(turn, "replicas", few),
         )

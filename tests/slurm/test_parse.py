@@ -99,3 +99,34 @@ def test_what_is_not_understood_is_quoted() -> None:
         parse.squeue_jobs("slurm went mad\n", expand)
     with pytest.raises(QueryFailed, match=r"c\[1-"):
         parse.squeue_jobs("7|x|RUNNING|c[1-|N/A|N/A|None\n", expand)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 1800.0),
+        ("30:15", 1815.0),
+        ("01:00:00", 3600.0),
+        ("1-00", 86400.0),
+        ("2-12:30", 217800.0),
+        ("1-00:00:30", 86430.0),
+        ("UNLIMITED", None),
+        ("Partition_Limit", None),
+        ("NOT_SET", None),
+        ("INVALID", None),
+        ("", None),
+    ],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert parse.duration_s(text) == seconds
+
+
+def test_time_limits() -> None:
+    found = parse.time_limits("93+0|1:00:00\n93+1|UNLIMITED\n")
+    assert found == {"93+0": 3600.0, "93+1": None}
+
+
+def test_times_are_those_of_the_commands() -> None:
+    assert parse.unix_time("1970-01-02T00:00:01") == 86401.0
+    assert parse.time_text(86401.9) == "1970-01-02T00:00:01"
+    assert parse.unix_time("NONE") is None

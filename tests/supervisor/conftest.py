@@ -95,7 +95,7 @@ class Cluster(Slurm):
     lost: list[Exception] = field(default_factory=list)
     silent: bool = False
     most: int | None = None
-    limit_s: float = LIMIT_S
+    limit_s: float | None = None
     forgets: bool = False
     reservations: str = "No reservations in the system\n"
     hook: Callable[[str], None] = lambda _: None
@@ -118,7 +118,7 @@ class Cluster(Slurm):
         minutes = next(
             line.split("=")[1] for line in text.splitlines() if line.startswith("#SBATCH --time")
         )
-        limit_s = self.limit_s if ":" in minutes else 60.0 * int(minutes)
+        limit_s = (self.limit_s or LIMIT_S) if ":" in minutes else 60.0 * int(minutes)
         start_s = self.now_s + self.wait_s
         job = Job(
             id=str(100 + len(self.book)),
@@ -309,10 +309,11 @@ class Site:
 
     directory: Path
     cluster: Cluster = field(default_factory=Cluster)
+    spec: str = SPEC
     supervisor: Supervisor = field(init=False)
 
     def __post_init__(self) -> None:
-        (self.directory / "spec.yaml").write_text(SPEC)
+        (self.directory / "spec.yaml").write_text(self.spec)
         submit(
             self.directory / "spec.yaml",
             environ=self.environ,

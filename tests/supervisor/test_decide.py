@@ -404,13 +404,19 @@ def test_what_always_holds(world: World) -> None:
         if isinstance(effect, Stop):
             assert item.drain_s is not None
             assert item.heard
-        if isinstance(effect, Drain) and item.drain_s is None:
+        if isinstance(effect, Drain) and item.drain_s is None and not ends_soon(item, world):
             # Never the newest that serves, and only while that one is heard to.
             newer = [o for o in live if o.number > item.number and o.served_s and o.drain_s is None]
             assert newer[-1].heard
             assert newer[-1].ready
         if isinstance(effect, Cancel) and item.drain_s is None:
             assert item.served_s is None
+
+
+def ends_soon(item: Turn, world: World) -> bool:
+    """Whether Slurm ends it before it could finish what it begins now."""
+    end_s = item.limit_end_s
+    return end_s is not None and end_s - NOW_S <= world.drain_s + IDLE_S
 
 
 @settings(max_examples=300, deadline=None)
@@ -420,7 +426,7 @@ def test_one_that_serves_is_never_taken_away_without_another(world: World) -> No
     if not turns:
         return
     taken = {e.turn for e in decide(world, NOW_S).effects if isinstance(e, Drain | Stop | Cancel)}
-    assert turns[-1].name not in taken
+    assert turns[-1].name not in taken or ends_soon(turns[-1], world)
 
 
 @pytest.mark.parametrize("module", [rules, timing])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import time
+from pathlib import Path
 
 import pytest
 
+from exaslurm.core.codec import dumps
+from exaslurm.core.submission import JobNotice
 from exaslurm.errors import StateError, SubmitAmbiguous, SubmitRejected
 from exaslurm.slurm.parse import gone
 from exaslurm.submit.records import write_desired
 from exaslurm.supervisor.decide import decide
 from exaslurm.supervisor.model import Close, Submit
-from tests.supervisor.conftest import POLL_S, Site
+from tests.supervisor.conftest import POLL_S, SPEC, Cluster, Site
 
 
 def turns(site: Site) -> dict[str, str]:
@@ -61,7 +65,7 @@ def test_a_long_queue_is_met_earlier(site: Site) -> None:
     site.cluster.wait_s = 350.0
     site.run(1000)
     second = site.only("c000.2")
-    assert site.only("c000").end == "TIMEOUT"  # nobody knew
+    assert site.only("c000").end == "COMPLETED"  # nobody knew; it was drained in its last minute
     third = site.only("c000.3")
     assert third.submitted_s - second.start_s < 150
     site.run(400)
@@ -133,9 +137,111 @@ def test_room_for_a_refused_one_is_used_at_once(site: Site) -> None:
     site.cluster.refusals.clear()
     site.run(70)
     old, new = site.only("c000"), site.only("c000.2")
-    assert old.end == "TIMEOUT"
+    assert old.end == "COMPLETED"  # drained in its last minute
     assert old.end_s is not None
     assert new.submitted_s - old.end_s <= 2 * POLL_S
+
+
+def test_without_overlap_the_gap_is_measured(site: Site) -> None:
+    """Room for one job only: what was begun is finished, and the time without is told."""
+    site.cluster.most = 2  # of both cells together
+    site.run(60)
+    old = site.only("c000")
+    old.busy = 1
+    drained_s = None
+    for _ in range(80):
+        site.run(10)
+        if old.draining and drained_s is None:
+            drained_s = site.cluster.now_s
+            assert old.start_s + old.limit_s - drained_s <= 80
+            old.busy = 0
+        if site.turns().get("c000.2") and site.turns()["c000.2"].served_s is not None:
+            break
+    assert drained_s is not None
+    assert old.end == "COMPLETED"
+    new = site.turns()["c000.2"]
+    assert new.gap_s is not None
+    assert new.served_s is not None
+    assert new.gap_s == new.served_s - drained_s
+    told = [line for line in site.history("serves") if line["cell"] == "c000.2"]
+    assert [line["gap_s"] for line in told] == [f"{new.gap_s:.0f}"]
+    first = [line for line in site.history("serves") if line["cell"] == "c000"]
+    assert "gap_s" not in first[0]
+
+
+def maintenance(site: Site, in_s: float, nodes: str = "c[1-4]") -> str:
+    begin, end = (
+        time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(site.cluster.now_s + s))
+        for s in (in_s, in_s + 3600)
+    )
+    return f"ReservationName=m1 StartTime={begin} EndTime={end} Nodes={nodes} Flags=MAINT\n"
+
+
+def test_a_waiting_job_is_made_shorter_and_gets_its_time_back(tmp_path: Path) -> None:
+    site = Site(tmp_path, Cluster(limit_s=3600.0), spec=SPEC.replace("00:10:00", "01:00:00"))
+    site.run(60)
+    site.cluster.wait_s = 100_000.0
+    old = site.only("c000")
+    site.cluster.finish(old, "NODE_FAIL")
+    site.run(10)
+    new = site.only("c000.2")
+    assert new.limit_s == 3600.0
+    site.cluster.reservations = maintenance(site, 1800)
+    site.run(80)
+    assert 900 <= new.limit_s < 1800 - 60
+    assert site.turns()["c000.2"].limited_by == "m1"
+    line = site.history("time limit")[-1]
+    assert (line["cell"], line["minutes"]) == ("c000.2", str(int(new.limit_s // 60)))
+    assert "m1" in line["reason"]
+    site.cluster.reservations = "No reservations in the system\n"
+    site.run(80)
+    assert new.limit_s == 3600.0  # as planned
+    assert site.turns()["c000.2"].limited_by is None
+    count = len(site.history("time limit"))
+    site.run(200)
+    assert len(site.history("time limit")) == count
+
+
+def test_a_cell_leaves_nodes_before_their_maintenance(site: Site) -> None:
+    """Of two cells only the one on the maintenance's nodes gets a successor early."""
+    site.run(60)
+    site.only("c001").node = "c2"
+    site.cluster.reservations = maintenance(site, 200, nodes="c1")
+    site.run(100)
+    assert "c000.2" in turns(site)
+    assert "c001.2" not in turns(site)
+    assert "maintenance m1" in site.history("submit")[-1]["reason"]
+    site.run(80)
+    assert site.only("c000").draining or site.only("c000").end == "COMPLETED"
+    assert site.cluster.serving("c000")
+
+
+def test_a_suspended_cell_is_replaced(site: Site) -> None:
+    site.run(60)
+    site.only("c000").suspended = True
+    site.run(60)
+    assert "c000.2" not in turns(site)
+    site.run(20)
+    assert "suspended" in site.history("submit")[-1]["reason"]
+    site.run(60)
+    assert site.cluster.serving("c000")
+
+
+def test_a_warned_cell_is_drained_where_others_serve_the_same(site: Site) -> None:
+    """Preemption: both cells serve the same shard, so the warned one takes nothing new."""
+    site.run(60)
+    old = site.only("c000")
+    old.limit_s = site.cluster.now_s + 300 - old.start_s
+    notice = JobNotice(signal="USR1", time_s=site.cluster.now_s)
+    path = site.generation.notice("c000")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dumps(notice))
+    site.run(20)
+    assert old.draining
+    assert site.cluster.serving("c001")
+    assert "c000.2" in turns(site)
+    site.run(60)
+    assert site.cluster.serving("c000")
 
 
 @pytest.mark.parametrize("forgets", [False, True])

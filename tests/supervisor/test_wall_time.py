@@ -8,16 +8,27 @@ import pytest
 
 from exaslurm.core.plan import CellPlan, ComponentPlan
 from exaslurm.errors import QueryFailed
-from exaslurm.supervisor.wall_time import LEAST_S, MARGIN_S, before_maintenance, limit_s
+from exaslurm.supervisor.wall_time import (
+    LEAST_S,
+    MARGIN_S,
+    Calendar,
+    CalendarWatch,
+    ask_calendar,
+    before_maintenance,
+    relimited,
+    taken_by,
+)
 
 NOW_S = 1_000_000.0
 HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
 
 
 @dataclass
 class Asked:
     reservations: str = "No reservations in the system\n"
     silent: bool = False
+    nodes: str = "c1 gpu\nc2 gpu\nc3 gpu\nc4 gpu\nh1 cpu*\nh2 cpu*\n"
     asked: list[str] = field(default_factory=list)
 
     def query(self, argv: Sequence[str]) -> str:
@@ -25,7 +36,7 @@ class Asked:
         if self.silent:
             raise QueryFailed("scontrol failed: Socket timed out", transient=True)
         if argv[0] == "sinfo":
-            return "c1 gpu\nc2 gpu\nc3 gpu\nc4 gpu\nh1 cpu\nh2 cpu\n"
+            return self.nodes
         return self.reservations
 
 
@@ -64,23 +75,6 @@ def reservation(start_s: float, nodes: str, flags: str = "MAINT,SPEC_NODES") -> 
 
 def times(found: CellPlan) -> list[str | None]:
     return [dict(part.directives)["time"] for part in found.components]
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("30", 1800.0),
-        ("30:15", 1815.0),
-        ("01:00:00", 3600.0),
-        ("1-00", 86400.0),
-        ("2-12:30", 217800.0),
-        ("1-00:00:30", 86430.0),
-        ("UNLIMITED", None),
-        (None, None),
-    ],
-)
-def test_limits(text: str | None, seconds: float | None) -> None:
-    assert limit_s(text) == seconds
 
 
 def test_shorter_before_a_maintenance() -> None:
@@ -127,3 +121,80 @@ def test_without_an_answer_or_a_limit() -> None:
     slurm = Asked(text)
     assert before_maintenance(cell(limit=None), slurm, NOW_S) == (cell(limit=None), None)
     assert slurm.asked == []
+
+
+def calendar(text: str) -> Calendar:
+    return ask_calendar(Asked(text), NOW_S)
+
+
+def test_a_job_that_waits_is_made_shorter() -> None:
+    soon = calendar(reservation(NOW_S + HOUR_S, "c[1-4]"))
+    found = relimited(cell(), [DAY_S, DAY_S], soon, NOW_S)
+    assert found is not None
+    assert found.maintenance is not None
+    assert (found.minutes, found.maintenance.name) == (58, "maint_1")
+    # Short enough: left alone, also when little of the time before it is left.
+    assert relimited(cell(), [58 * 60.0, 58 * 60.0], soon, NOW_S) is None
+    assert relimited(cell(), [58 * 60.0, 58 * 60.0], soon, NOW_S + 100) is None
+    later = relimited(cell(), [58 * 60.0, DAY_S], soon, NOW_S + 130)
+    assert later is not None
+    assert later.minutes == 55
+
+
+def test_it_gets_its_time_back() -> None:
+    short = [1200.0, 1200.0]
+    for text, now_s in (
+        ("No reservations in the system\n", NOW_S),
+        # Too little is left before it: afterwards, then.
+        (reservation(NOW_S + 1500, "c[1-4]"), NOW_S + 1000),
+    ):
+        found = relimited(cell(), short, calendar(text), now_s, is_shortened=True)
+        assert found is not None
+        assert (found.minutes, found.maintenance) == (1440, None)
+        # What somebody else has made short stays so.
+        assert relimited(cell(), short, calendar(text), now_s) is None
+
+
+def test_without_a_planned_limit() -> None:
+    soon = calendar(reservation(NOW_S + HOUR_S, "c[1-4]"))
+    found = relimited(cell(limit=None), [None, None], soon, NOW_S)
+    assert found is not None
+    assert found.minutes == 58
+    assert relimited(cell(limit=None), [3600.0, 3480.0], Calendar(), NOW_S) is None
+    assert relimited(cell(), [], soon, NOW_S) is None
+
+
+def test_a_running_job_on_nodes_that_a_maintenance_takes() -> None:
+    soon = calendar(reservation(NOW_S + HOUR_S, "c[1-2]"))
+    at = {"now_s": NOW_S, "end_s": NOW_S + DAY_S}
+    taking = taken_by(cell(), ["h1", "c2", "c3"], soon, **at)
+    assert taking is not None
+    assert taking.start_s == NOW_S + HOUR_S
+    # On other nodes; over before; for longer than all others would do.
+    assert taken_by(cell(), ["h1", "c3", "c4"], soon, **at) is None
+    assert taken_by(cell(), ["c1"], soon, now_s=NOW_S, end_s=NOW_S + 1800) is None
+    assert taken_by(cell(nodes=3), ["h1", "c1", "c2", "c3"], soon, **at) is None
+    # One without an end, and one that the maintenance has begun under.
+    assert taken_by(cell(), ["c1"], soon, now_s=NOW_S, end_s=None) is not None
+    assert taken_by(cell(), ["c1"], soon, now_s=NOW_S + HOUR_S, end_s=None) is None
+
+
+def test_the_calendar_is_asked_for_once_a_minute() -> None:
+    slurm = Asked(reservation(NOW_S + HOUR_S, "c[1-4]"))
+    now_s = NOW_S
+    watch = CalendarWatch(slurm, lambda: now_s)
+    for _ in range(5):
+        assert [item.name for item in watch.current().maintenance] == ["maint_1"]
+    assert slurm.asked == ["scontrol", "sinfo"]
+    now_s += 61
+    slurm.silent = True
+    assert [item.name for item in watch.current().maintenance] == ["maint_1"]
+    now_s += 5 * HOUR_S
+    assert watch.current().maintenance == ()
+
+
+def test_the_default_partition() -> None:
+    found = ask_calendar(
+        Asked(reservation(NOW_S + HOUR_S, "c[1-2]"), nodes="c1 gpu*\nc2 gpu*\nh1 cpu\n"), NOW_S
+    )
+    assert found.partitions[""] == found.partitions["gpu"] == {"c1", "c2"}
