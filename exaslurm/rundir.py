@@ -12,7 +12,7 @@
         gen/<n>/  spec.yaml  plan.json  notes.txt
                   scripts/<cell>.sbatch  submissions/<cell>.json
                   cells/<cell>/  bootstrap.json binding.json controller.json failure.txt
-                                 container.toml notice.json
+                                 container.toml notice.json targets.json
                   logs/<cell>/...  logs/replicas/<replica>.log
 """
 
@@ -119,6 +119,10 @@ class GenerationDir:
     def controller_memory(self, cell: str) -> Path:
         """What a restarted controller must know and no agent can tell it."""
         return self.cell(cell) / "controller.json"
+
+    def targets(self, cell: str) -> Path:
+        """How many replicas the cell's controller begins with; absent where it runs all."""
+        return self.cell(cell) / "targets.json"
 
     def failure(self, cell: str) -> Path:
         """Why the cell ended itself, one sentence; absent unless it did."""

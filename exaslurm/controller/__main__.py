@@ -24,6 +24,7 @@ from exaslurm.core.binding import CellBinding
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
+from exaslurm.core.scale import Targets
 from exaslurm.core.submission import Submission
 from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.keys.secrets import read_secret
@@ -76,6 +77,8 @@ def restore(options: argparse.Namespace, clock: Clock = MACHINE) -> tuple[Cell, 
         now=clock.monotonic(),
         submitted_s=_submitted_s(gen_dir, marker),
     )
+    begun = _optional(Targets, gen_dir.targets(options.cell))
+    cell.targets = begun.replicas if begun is not None else None
     binding = _optional(CellBinding, gen_dir.binding(options.cell))
     if binding is not None and binding.plan_hash == plan.hash:
         memory = _optional(ControllerMemory, gen_dir.controller_memory(options.cell))

@@ -7,6 +7,7 @@ is asked for here: writes the binding, pushes desired states, sends canaries, pu
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 from exaslurm.controller.desired import DesiredBook
@@ -14,6 +15,7 @@ from exaslurm.controller.gangs import processes_of
 from exaslurm.controller.leaving import LEARN_S
 from exaslurm.controller.memory import ControllerMemory
 from exaslurm.controller.nodes import SILENT_AFTER_S, Membership, Node
+from exaslurm.controller.pressure import Pressure
 from exaslurm.controller.ray_view import RayView
 from exaslurm.controller.replicas import Process, Replica, make_replica
 from exaslurm.core import ports
@@ -47,7 +49,9 @@ class Cell:
         self.members = Membership(marker, self.cell, now=now, deadline_s=plan.timeouts.nodes_s)
         self.ray = RayView(plan.ray, epoch=1, now=now)
         self.book = DesiredBook()
+        self.pressure = Pressure()
         self.replicas: dict[str, Replica] = {}
+        self.targets: Mapping[str, int] | None = None
         self.binding: CellBinding | None = None
         self.stopping = False
         self.grace_s: float | None = None
@@ -72,6 +76,7 @@ class Cell:
                 self.replicas[name].recall(remembered.process, remembered.phases, trusted_until_s)
                 self.replicas[name].resume(remembered, now)
         self.members.drained.update(memory.drained)
+        self.targets = memory.targets
         self._served_once = self._all_ready()
 
     def on_report(self, report: AgentReport, now: float) -> DesiredState:
@@ -79,6 +84,7 @@ class Cell:
         report = dataclasses.replace(report, facts=self.marker.complete(report.facts))
         node = self.members.on_report(report, now)
         self.book.seen(report.node, report.seen_version)
+        self.pressure.on_report(report.node, report.memory, now)
         if node is self.members.head:
             facts = report.facts
             self.ray.on_head(report.ray, facts.address, facts.port_base + ports.RAY_GCS, now)
@@ -263,8 +269,12 @@ class Cell:
         joined = {node.name for node in self.members.joined(now)}
         for replica in self.replicas.values():
             leaving = replica.leaving
-            if leaving is not None and leaving.look(now, joined) and leaving.then == "rest":
+            if leaving is None or not leaving.look(now, joined):
+                continue
+            if leaving.then not in ("move", "go"):
                 replica.has_left()
+                for name in leaving.nodes:
+                    self.pressure.relieved(name, now)
 
     def _is_out(self, node: Node) -> bool:
         """Whether a node carries nothing, not even Ray (the head carries its Ray all the same)."""
@@ -306,7 +316,7 @@ class Cell:
         return [successor for successor in found if successor is not None]
 
     def _all_ready(self) -> bool:
-        wanted = [replica for replica in self.replicas.values() if replica.resting is None]
+        wanted = [replica for replica in self._wanted() if replica.resting is None]
         return bool(wanted) and all(replica.state == "ready" for replica in wanted)
 
     def _note_reserve(self) -> None:
@@ -316,6 +326,25 @@ class Cell:
                 # Two hosts' clocks: a small negative difference means "at once".
                 seconds = max(0.0, node.report.started_s - self._submitted_s)
                 replica.phases = dataclasses.replace(replica.phases, reserve_s=seconds)
+
+    def wanted(self, model: str, shard: str) -> int:
+        """How many replicas of a shard this cell shall run."""
+        planned = sum(
+            item.count
+            for item in self.cell.replica_sets
+            if (item.model, item.shard) == (model, shard)
+        )
+        if self.targets is None:
+            return planned
+        return min(planned, self.targets.get(f"{model}:{shard}", planned))
+
+    def _wanted(self) -> list[Replica]:
+        """The replicas without those that leave for good."""
+        return [
+            replica
+            for replica in self.replicas.values()
+            if replica.leaving is None or replica.leaving.then != "go"
+        ]
 
     # -- what goes out
 
@@ -333,7 +362,7 @@ class Cell:
             return "nodes"
         if not self.engines_started:
             return "ray"
-        states = [replica.state for replica in self.replicas.values()]
+        states = [replica.state for replica in self._wanted()]
         if all(state == "ready" for state in states):
             return "serving"
         if self._served_once or ("failed" in states and "ready" in states):
@@ -374,9 +403,11 @@ class Cell:
                 *(self.binding.notes if self.binding else ()),
                 *self._moved_far(),
                 *self._relays(),
+                *self._at_rest(),
                 *self._off_plan(),
                 *self._warnings(now),
             ),
+            targets=self.targets,
         )
 
     def _facts(self, node: str) -> NodeFacts | None:
@@ -390,6 +421,14 @@ class Cell:
             f"{replica.successor.binding.node}"
             for replica in self.replicas.values()
             if replica.successor is not None
+        ]
+
+    def _at_rest(self) -> list[str]:
+        """Replicas that are down for a while, and why."""
+        return [
+            f"{replica.id}: {replica.resting}"
+            for replica in self.replicas.values()
+            if replica.resting is not None
         ]
 
     def _moved_far(self) -> list[str]:
@@ -454,4 +493,5 @@ class Cell:
             ray_seconds=self.ray.seconds,
             replicas={replica.id: replica.memory(now) for replica in self.replicas.values()},
             drained=dict(self.members.drained),
+            targets=self.targets,
         )

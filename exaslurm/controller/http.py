@@ -12,6 +12,7 @@ from exaslurm.controller.view import router_view
 from exaslurm.core.cell import AgentReport
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.drain import DrainRequest, StopRequest
+from exaslurm.core.scale import Targets
 from exaslurm.errors import AllocationError, StateError
 
 _MAX_BODY_BYTES = 16 * 1024 * 1024
@@ -31,6 +32,7 @@ class Surface:
         ray: Callable[[], dict[str, Any]],
         stop: Callable[[float | None], None],
         drain: Callable[[DrainRequest], None],
+        target: Callable[[Targets], None],
     ) -> None:
         self._key = key.encode()
         self._on_report = on_report
@@ -38,6 +40,7 @@ class Surface:
         self._ray = ray
         self._stop = stop
         self._drain = drain
+        self._target = target
 
     def app(self) -> web.Application:
         """The application; every path but ``/health`` asks for the internal key."""
@@ -48,6 +51,7 @@ class Surface:
         app.router.add_get("/v1/ray", self._get_ray)
         app.router.add_post("/v1/stop", self._post_stop)
         app.router.add_post("/v1/drain", self._post_drain)
+        app.router.add_post("/v1/targets", self._post_targets)
         return app
 
     def _guard(self) -> Any:
@@ -97,6 +101,13 @@ class Surface:
             return _error(400, str(error))
         except AllocationError as error:
             return _error(404, str(error))
+        return web.Response(status=204)
+
+    async def _post_targets(self, request: web.Request) -> web.Response:
+        try:
+            self._target(loads(Targets, await request.read(), where="POST /v1/targets"))
+        except (StateError, AllocationError) as error:
+            return _error(400, str(error))
         return web.Response(status=204)
 
 

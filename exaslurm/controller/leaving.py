@@ -17,8 +17,9 @@ from exaslurm.core.cell import AgentReport, DesiredState
 LEARN_S = 4.0
 
 # ``move``: it is started anew, elsewhere if another node has room. ``rest``: it stays down until
-# whoever took it away has it come back.
-Then = Literal["move", "rest"]
+# whoever took it away has it come back. ``yield``: until a node has memory for it.
+# ``go``: it is not wanted any more.
+Then = Literal["move", "rest", "yield", "go"]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,19 +16,22 @@ class LeavingMemory:
     """That a replica leaves its place, and whether its engine was to end already."""
 
     reason: str
-    then: Literal["move", "rest"]
+    then: Literal["move", "rest", "yield", "go"]
     unwanted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMemory:
     """The engine process that answered a canary (pid, start ticks), the phases so far, and that
-    the replica leaves or rests."""
+    the replica leaves or rests (``yielded``: until a node has memory for it, and how often it was
+    back before)."""
 
     process: tuple[int, int] | None = None
     phases: PhaseTimes = field(default_factory=PhaseTimes)
     leaving: LeavingMemory | None = None
     resting: str | None = None
+    yielded: bool = False
+    returns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,8 @@ class DrainedNode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerMemory:
     """``cells/<cell>/controller.json``, of one job: a marker with another start time makes it
-    void. ``drained``: nodes that shall carry nothing any more, and why."""
+    void. ``drained``: nodes that shall carry nothing any more, and why. ``targets``: how many
+    replicas of each shard are wanted (None: all that are planned)."""
 
     schema: Literal["exaslurm/controller/1"] = MEMORY_SCHEMA
     started_s: float
@@ -52,3 +56,4 @@ class ControllerMemory:
     ray_seconds: float | None = None
     replicas: Mapping[str, ReplicaMemory] = field(default_factory=dict)
     drained: Mapping[str, DrainedNode] = field(default_factory=dict)
+    targets: Mapping[str, int] | None = None

@@ -198,7 +198,7 @@ class Membership:
             + (f" ({check.remedy})" if check.remedy else "")
             for node, check in found
             if check is not None
-        ]
+        ] + [f"{name} carries nothing: {drained.reason}" for name, drained in self.drained.items()]
 
     def differences(self) -> tuple[str, ...]:
         """In what nodes of a component differ that should be alike (drivers, versions, MTU)."""
@@ -283,4 +283,5 @@ class Membership:
             switches=report.facts.above(),
             checks=report.preflight.checks if report.preflight is not None else (),
             memory=report.memory,
+            engines=len(report.engines),
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from exaslurm.bind.binder import choose_node, replica_ids
+from exaslurm.bind.binder import choose_node
 from exaslurm.controller.cell import Cell
 from exaslurm.controller.replicas import MAX_FAILURES, Replica
+from exaslurm.controller.targets import missing
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.facts import NodeFacts
 from exaslurm.errors import BindingMismatch
@@ -35,16 +36,15 @@ def moves_due(cell: Cell, now: float) -> list[Move]:
         if reason is None:
             continue
         others = [place for name, place in places.items() if name != replica.id]
-        place = _new_place(cell, replica, others, facts)
+        place = _new_place(cell, replica, others, facts, now)
         if place is not None:
             places[replica.id] = place
             moves.append(Move(replica, place, reason))
-    for name, model, shard in replica_ids(cell.cell):
-        if name not in places and name not in cell.replicas:
-            place = _place(cell, name, model, shard, list(places.values()), facts, set())
-            if place is not None:
-                places[name] = place
-                moves.append(Move(None, place, "there is room for it now"))
+    for name, model, shard in missing(cell):
+        place = _place(cell, name, model, shard, list(places.values()), facts, set())
+        if place is not None:
+            places[name] = place
+            moves.append(Move(None, place, "it is wanted, and there is room for it"))
     return moves
 
 
@@ -59,7 +59,7 @@ def place_elsewhere(cell: Cell, replica: Replica, now: float) -> ReplicaBinding 
 
 def _facts(cell: Cell, now: float) -> list[NodeFacts]:
     """Of the nodes that may be given replicas."""
-    usable = {node.name for node in cell.members.usable()}
+    usable = {n.name for n in cell.members.usable() if not cell.pressure.is_short(n.name)}
     return [
         node.report.facts
         for node in cell.members.joined(now)
@@ -79,14 +79,36 @@ def _taken(cell: Cell) -> dict[str, ReplicaBinding]:
 def _why_moved(cell: Cell, replica: Replica, now: float) -> str | None:
     """Why a replica needs another place now; None if it does not."""
     if replica.resting is not None:
-        return None
+        return "there is memory for it now" if replica.yielded else None
     if replica.leaving is not None:
-        return replica.leaving.reason if replica.leaving.over else None
+        comes_back = replica.leaving.over and replica.leaving.then != "go"
+        return replica.leaving.reason if comes_back else None
     return reason_to_move(replica) if replica.gang is None else _gang_moves(cell, replica, now)
 
 
+def _without_memory(cell: Cell, replica: Replica, now: float) -> set[str]:
+    """Nodes that a replica may not come back to yet. One that comes up takes memory that nobody
+    has seen so far, so they come one at a time."""
+    calm_s = cell.pressure.calm_s(replica.returns)
+    coming = {
+        name
+        for other in cell.replicas.values()
+        if other.state in ("pending", "staging", "loading", "warming")
+        for name in other.binding.nodes
+    }
+    return {
+        name
+        for name in cell.members.nodes
+        if name in coming or not cell.pressure.has_room(name, replica.size_mib, calm_s, now)
+    }
+
+
 def _new_place(
-    cell: Cell, replica: Replica, others: Sequence[ReplicaBinding], facts: Sequence[NodeFacts]
+    cell: Cell,
+    replica: Replica,
+    others: Sequence[ReplicaBinding],
+    facts: Sequence[NodeFacts],
+    now: float,
 ) -> ReplicaBinding | None:
     """Where a replica goes. One that was drained may come back to where it was, if no other node
     has room without crowding those there."""
@@ -98,6 +120,8 @@ def _new_place(
         )  # fmt: skip
 
     failed = set(replica.failed_on)
+    if replica.yielded:
+        return on(_without_memory(cell, replica, now), share=False)
     if replica.leaving is None:
         return on({*failed, *_avoided(replica)})
     left = set(replica.leaving.nodes)

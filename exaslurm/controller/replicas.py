@@ -25,6 +25,8 @@ from exaslurm.core.versions import version_of
 # An engine that ended this often without having served in between is tried on another node.
 MAX_FAILURES = 4
 CANARY_PAUSE_S = 2.0
+# One that has served so long since it came back has not come back in vain.
+_LASTED_S = 3600.0
 
 _STATES: dict[EnginePhase, ReplicaState] = {
     "waiting": "pending",
@@ -45,7 +47,8 @@ class Replica:
     one that answered an earlier controller's. ``trusted_until_s`` is how long it counts as ready
     without a word from its node, after this controller's start. ``gang``: it runs on several
     nodes, and ``engine`` is the whole of it. ``leaving``: it is on its way out of its place;
-    ``resting``: it is down until it is wanted again, and that is why. ``successor``: one of the
+    ``resting``: it is down until it is wanted again, and that is why (``yielded``: until a node has
+    memory for it; ``returns``: how often it was back in vain). ``successor``: one of the
     same name that comes up elsewhere to take its place; ``relieved``: the place of the one that it
     took over from, and when. Times are monotonic seconds."""
 
@@ -72,6 +75,9 @@ class Replica:
     gang: Gang | None = None
     leaving: Leaving | None = None
     resting: str | None = None
+    yielded: bool = False
+    returns: int = 0
+    mem_mib: int = 0
     successor: Replica | None = None
     succeeded_since_s: float = 0.0
     relay_failed: bool = False
@@ -99,6 +105,17 @@ class Replica:
         return self.engine.pid, self.engine.start_ticks
 
     @property
+    def requests(self) -> int:
+        """Requests that its engine is at, as far as it is known."""
+        load = self.engine.load if self.engine is not None else None
+        return load.running + load.waiting if load is not None else 0
+
+    @property
+    def size_mib(self) -> int:
+        """Memory that it needs on its node: the most that was seen, or what was planned."""
+        return self.mem_mib or round(self.model.slot.mem_gib * 1024)
+
+    @property
     def failures(self) -> int:
         """How often the engine ended since it last served."""
         return max(0, (self.engine.restarts if self.engine else 0) - self.failures_forgiven)
@@ -113,6 +130,7 @@ class Replica:
         before = self.process
         was_healthy = self.is_healthy
         self.engine = status
+        self.mem_mib = max(self.mem_mib, status.mem_mib or 0)
         self.unreachable = None
         self.trusted_until_s = None
         stage_s, load_s = status.stage_s, status.load_s
@@ -238,10 +256,13 @@ class Replica:
             nodes = self.binding.nodes
             self.leaving = Leaving(reason=reason, nodes=nodes, since_s=since_s, then=then)
             self.successor = None
+            if self.ready_s is not None and now - self.ready_s > _LASTED_S:
+                self.returns = 0
 
     def resume(self, memory: ReplicaMemory, now: float) -> None:
         """Leave, or rest, as an earlier controller had it."""
-        self.resting = memory.resting
+        self.resting, self.yielded = memory.resting, memory.yielded
+        self.returns = memory.returns
         if memory.leaving is not None:
             self.leave(memory.leaving.reason, now, memory.leaving.then)
             if self.leaving is not None and memory.leaving.unwanted:
@@ -261,12 +282,14 @@ class Replica:
             phases=self.phases,
             leaving=leaving,
             resting=self.resting,
+            yielded=self.yielded,
+            returns=self.returns,
         )
 
     def has_left(self) -> None:
         """Nothing of it is left where it was, and it shall rest."""
         if self.leaving is not None:
-            self.resting = self.leaving.reason
+            self.resting, self.yielded = self.leaving.reason, self.leaving.then == "yield"
             self.leaving = None
             self._forget_engine()
 
@@ -281,7 +304,9 @@ class Replica:
         elif self.unreachable is None and self.leaving is None and self.resting is None:
             self.failed_on |= {self.binding.node}
         self.binding = binding
+        self.returns += self.yielded
         self.leaving = self.resting = self.successor = None
+        self.yielded = False
         self.relay_failed = False
         self.failures_forgiven = binding.attempt
         self._forget_engine()

@@ -24,13 +24,16 @@ from exaslurm.controller.peers import PUSH_S, Peers
 from exaslurm.controller.publish import Publisher
 from exaslurm.controller.ray_watch import RayWatch
 from exaslurm.controller.relay import given_up, relays_due
+from exaslurm.controller.relief import reliefs_due
 from exaslurm.controller.replace import moves_due
+from exaslurm.controller.targets import check_targets, settle
 from exaslurm.core.cell import AgentReport, CellRecord, DesiredState
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.drain import DrainRequest
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.placement import Shard
+from exaslurm.core.scale import Targets
 from exaslurm.errors import ExaslurmError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.clock import MACHINE, Clock
@@ -103,6 +106,7 @@ class Controller:
             ray=lambda: {"groups": self.ray_watch.group_states},
             stop=self._stop,
             drain=self._drain,
+            target=self._target,
         )
         runner = web.AppRunner(surface.app(), access_log=None, shutdown_timeout=1.0)
         try:
@@ -170,6 +174,14 @@ class Controller:
         log.info("asked to drain %s: %s", what, asked.reason)
         self.changed()
 
+    def _target(self, targets: Targets) -> None:
+        wanted = None if targets.replicas is None else dict(targets.replicas)
+        check_targets(self.cell, wanted or {})
+        if wanted != self.cell.targets:
+            log.info("asked to run %s", "all replicas" if wanted is None else wanted)
+        self.cell.targets = wanted
+        self.changed()
+
     def _on_published(self, record: CellRecord) -> None:
         now = self._clock.monotonic()
         for published in record.replicas:
@@ -186,6 +198,9 @@ class Controller:
             facts = self.cell.wants_binding(now)
             if facts is not None:
                 await self._bind(facts)
+            for line in settle(self.cell, now):
+                log.info("%s", line)
+            self._relieve(now)
             self._move(now)
             self.cell.restart_gangs(now)
             self.cell.advance(now)
@@ -229,6 +244,12 @@ class Controller:
             log.warning("the other cells' places: %s", error)
             return {}
         return fatal_elsewhere(bound)
+
+    def _relieve(self, now: float) -> None:
+        for relief in reliefs_due(self.cell, now):
+            log.warning("%s: %s", relief.replica.id, relief.reason)
+            relief.replica.leave(relief.reason, now, then="yield")
+            self.cell.pressure.relieved(relief.node, now)
 
     def _move(self, now: float) -> None:
         for move in moves_due(self.cell, now):

@@ -18,3 +18,11 @@ class Scale:
     replicas: Mapping[str, int] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
     cells: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """``POST /v1/targets`` of a cell's controller, and ``cells/<cell>/targets.json``: how many
+    replicas of each shard (``model:shard``) it shall run; None: all that are planned."""
+
+    replicas: Mapping[str, int] | None

@@ -10,6 +10,7 @@ from exaslurm.controller.cell import Cell
 from exaslurm.controller.relay import given_up, relays_due
 from exaslurm.controller.relief import reliefs_due
 from exaslurm.controller.replace import moves_due
+from exaslurm.controller.targets import settle
 from exaslurm.core.cell import DesiredState, EngineLoad, EngineStatus, MemoryFigures
 from tests.controller.conftest import WORKERS, bind, engine, everybody, make_cell, report
 
@@ -48,6 +49,7 @@ class Played:
         for relief in reliefs_due(cell, now):
             relief.replica.leave(relief.reason, now, then="yield")
             cell.pressure.relieved(relief.node, now)
+        settle(cell, now)
         for move in moves_due(cell, now):
             cell.place(move.place, now)
         for replica in list(cell.replicas.values()):
