@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,6 +150,35 @@ class Deployment:
         from exaslurm.status.history import read_history
 
         return read_history(self._run_dir)
+
+    def drain(
+        self,
+        *,
+        replicas: Sequence[str] = (),
+        nodes: Sequence[str] = (),
+        cells: Sequence[str] = (),
+        reason: str | None = None,
+        wait_s: float | None = None,
+    ) -> None:
+        """Empty replicas, nodes and cells: nothing new is sent to them, what they have begun is
+        finished, and they end; replicas come up again, elsewhere if there is room.
+
+        With ``wait_s``, returns when that is done, WaitTimeout after so long. DeploymentError for
+        a name that is not there.
+        """
+        from exaslurm.api.drain import What, drain, wait_drained
+
+        asked: list[tuple[What, Sequence[str]]] = [
+            ("replica", replicas), ("node", nodes), ("cell", cells),
+        ]  # fmt: skip
+        done = [
+            drain(self._run_dir, what, names, environ=self._environ, reason=reason)
+            for what, names in asked
+            if names
+        ]
+        for each in done:
+            if wait_s is not None:
+                wait_drained(self._run_dir, each, timeout_s=wait_s)
 
     def stop(self, *, timeout_s: float = 120.0) -> None:
         """Stop it and wait until its jobs have ended."""

@@ -174,7 +174,8 @@ class DesiredState:
 class NodeState:
     """One node as the controller sees it. ``excluded``: a check failed there that the others
     passed, so that it carries nothing; ``drained``: somebody wanted that it carries nothing.
-    ``checks`` are those that did not pass, ``switches`` those above it, the topmost first."""
+    ``checks`` are those that did not pass, ``switches`` those above it, the topmost first;
+    ``engines`` counts the engines that there are, also of replicas that have left."""
 
     node: str
     het_group: int
@@ -187,6 +188,7 @@ class NodeState:
     checks: tuple[Check, ...] = ()
     switches: tuple[str, ...] = ()
     memory: MemoryFigures | None = None
+    engines: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
