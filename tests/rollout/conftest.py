@@ -88,9 +88,8 @@ class Rolled(Site):
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(self)
+        self.cluster.limit_s = 1e6
         super().__post_init__()
-        for job in self.cluster.book.values():
-            job.limit_s = 1e6
 
     def copy_to(self, directory: Path) -> Rolled:
         """The same in another directory, with a supervisor that knows nothing yet."""
@@ -146,8 +145,7 @@ def _broken(state: CellState) -> CellState:
 
 
 @pytest.fixture
-def rolled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rolled:
-    monkeypatch.setattr("tests.supervisor.conftest.LIMIT_S", 1e6)
+def rolled(tmp_path: Path) -> Rolled:
     site = Rolled(tmp_path)
     site.run(100)
     return site

@@ -97,7 +97,6 @@ def script(_plan: Plan, cell: CellPlan, *_: object) -> str:
 def test_killed_at_every_step(
     tmp_path: Path, event: Callable[[Rolled], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.supervisor.conftest.LIMIT_S", 1e6)
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # nothing here loses power
 
     monkeypatch.setattr(act, "render_script", script)
