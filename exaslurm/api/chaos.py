@@ -33,6 +33,7 @@ from exaslurm.util.files import read_text
 from exaslurm.util.reach import connect, only_this
 
 _HTTP_S = 5.0
+_SLURM_S = 5.0
 _RETRIES = re.compile(rb"^exaslurm_router_retries_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 
 
@@ -68,7 +69,9 @@ async def run_chaos(
             remedy="--this-is-not-a-lab does it nevertheless; see docs/howto/chaos.md",
         )
     router = reachable_endpoint(run_dir)
-    collector = Collector(run_dir, None if plan.layout == "local" else Slurm(environ))
+    # Slurm itself may be what is broken: its part of the status is not waited for.
+    slurm = None if plan.layout == "local" else Slurm(environ, timeout_s=_SLURM_S, pause_s=0.5)
+    collector = Collector(run_dir, slurm)
     status = collector.collect()
     if status.replicas_ready == 0:
         raise NotReadyError(

@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from exaslurm.chaos.kinds import Kind
-from exaslurm.chaos.reach import CommandFailed, Reach, Spot, filled
+from exaslurm.chaos.reach import Armed, CommandFailed, Reach, Spot, filled
 from exaslurm.chaos.undo import Mending
 from exaslurm.chaos.victims import Victim
 from exaslurm.errors import UserError
 from exaslurm.site.chaos import Breakage
 
+# Children of init that a signal goes to, and of these the ones with all that came from them.
+_ENGINE = "engine:REPLICA"
+_TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "kill-engine": ((_ENGINE,), ()),
+    "hang-engine": ((_ENGINE,), (_ENGINE,)),
+    "kill-agent": (("agent",), ()),
+    "kill-controller": (("controller",), ()),
+    "kill-ray": (("ray",), ("ray",)),
+    # The agent first: it would start the others again.
+    "kill-head": (("agent", "controller", "ray"), ("ray",)),
+}
 _FILL_NAME = "exaslurm-chaos.fill"
 
 
@@ -44,6 +55,7 @@ class Fault:
     options: Options
     token: str
     did: list[str] = field(default_factory=list)
+    _armed: list[Armed] = field(default_factory=list)
     _late: list[Callable[[], None]] = field(default_factory=list)
 
     def check(self) -> None:
@@ -61,16 +73,33 @@ class Fault:
         if self.reach.plan.layout == "local" and self.kind.hits in ("slurm", "cell"):
             raise UserError(f"{self.kind.name}: there is no Slurm under this deployment")
 
+    def prepare(self) -> None:
+        """Get everything to where it is done, so that ``do`` takes no time. CommandFailed."""
+        names, everything = _TASKS.get(self.kind.name, ((), ()))
+        number = signal.SIGSTOP if self.kind.name == "hang-engine" else signal.SIGKILL
+        for victim in self.victims if names else ():
+            given = {
+                **self._find_args(victim),
+                "names": _named(names, victim),
+                "all": _named(everything, victim),
+                "sig": int(number),
+            }
+            self._armed.append(self.reach.arm(self._spot(victim), "signal", given))
+        for victim in self.victims if self.kind.name == "kill-node" else ():
+            given = {"uid": self.reach.uid, "job_id": victim.job_id}
+            self._armed.append(self.reach.arm(self._spot(victim), "kill-job", given))
+
+    def disarm(self) -> None:
+        """Let go of what was prepared and not done."""
+        for armed in self._armed:
+            armed.disarm()
+
     def do(self, mending: Mending) -> None:
-        """Do it. CommandFailed, UserError if it cannot be done (what was done of it is promised to
-        be mended)."""
+        """Do it, after ``prepare``. CommandFailed, UserError if it cannot be done; of what was done
+        it is promised how it is mended."""
         by_name: dict[str, Callable[[Mending], None]] = {
-            "kill-engine": self._kill_engine,
+            **dict.fromkeys(_TASKS, lambda _: self._signal()),
             "hang-engine": self._hang_engine,
-            "kill-agent": lambda _: self._kill_tasks("agent"),
-            "kill-controller": lambda _: self._kill_tasks("controller"),
-            "kill-ray": lambda _: self._kill_tasks("ray", everything=True),
-            "kill-head": self._kill_head,
             "kill-node": self._kill_node,
             "kill-router": lambda _: self._kill_host_process("the router"),
             "kill-supervisor": lambda _: self._kill_host_process("the supervisor"),
@@ -94,47 +123,18 @@ class Fault:
         found = self.reach.ask(self._spot(victim), "find", self._find_args(victim))
         return {name: child["pid"] for name, child in found["children"].items()}
 
-    def _kill_engine(self, _: Mending) -> None:
-        for victim in self.victims:
-            self._signal(victim, [f"engine:{victim.replica}"], signal.SIGKILL)
+    def _signal(self) -> None:
+        word = "SIGSTOP" if self.kind.name == "hang-engine" else "SIGKILL"
+        for armed in self._armed:
+            for name, pids in armed.fire()["sent"].items():
+                self._did(f"{word} to {name} on {armed.node} ({_pids(pids)})")
 
     def _hang_engine(self, mending: Mending) -> None:
         for victim in self.victims:
-            name = f"engine:{victim.replica}"
-            answer = self._signal(victim, [name], signal.SIGSTOP, everything=True)
-            pids = [pid for pids in answer["sent"].values() for pid in pids]
-            spot = self._spot(victim)
-            argv = self.reach.on_spot(spot, self.reach.node_program("resume", {"pids": pids}))
+            given = {**self._find_args(victim), "names": [f"engine:{victim.replica}"]}
+            argv = self.reach.on_spot(self._spot(victim), self.reach.node_program("resume", given))
             mending.will(f"SIGCONT to {victim.replica}", argv)
-
-    def _kill_tasks(self, *names: str, everything: bool = False) -> None:
-        for victim in self.victims:
-            self._signal(victim, list(names), signal.SIGKILL, everything=everything)
-
-    def _kill_head(self, _: Mending) -> None:
-        # The agent last: it would start the others again.
-        self._kill_tasks("agent", "ray", "controller", everything=False)
-        if "ray" in self.find(self.victims[0]):
-            self._kill_tasks("ray", everything=True)
-
-    def _signal(
-        self,
-        victim: Victim,
-        names: Sequence[str],
-        number: signal.Signals,
-        *,
-        everything: bool = False,
-    ) -> dict[str, Any]:
-        given = {
-            **self._find_args(victim),
-            "names": list(names),
-            "sig": int(number),
-            "all": everything,
-        }
-        answer = self.reach.ask(self._spot(victim), "signal", given)
-        for name, pids in answer["sent"].items():
-            self._did(f"{number.name} to {name} on {victim.node} ({_pids(pids)})")
-        return answer
+        self._signal()
 
     # --- nodes --------------------------------------------------------------------------------
 
@@ -145,13 +145,12 @@ class Fault:
             node = str(victim.node)
             if link is not None:
                 mending.will(f"link of {node}", filled(link.undo, node))
-        for victim in self.victims:
-            given = {"uid": self.reach.uid, "job_id": victim.job_id}
-            answer = self.reach.ask(self._spot(victim), "kill-job", given)
-            self._did(f"SIGKILL to all {answer['killed']} processes of the job on {victim.node}")
+        for armed in self._armed:
+            killed = armed.fire()["killed"]
+            self._did(f"SIGKILL to all {killed} processes of the job on {armed.node}")
             if link is not None:
-                self.reach.run(filled(link.do, str(victim.node)))
-                self._did(f"link of {victim.node} down")
+                self.reach.run(filled(link.do, armed.node))
+                self._did(f"link of {armed.node} down")
 
     def _site(self, mending: Mending, breakage: Breakage | None, what: str) -> None:
         assert breakage is not None  # checked
@@ -277,6 +276,10 @@ class Fault:
 
     def _find_args(self, victim: Victim) -> dict[str, Any]:
         return self.reach.find_args(str(victim.cell), self.run_dir)
+
+
+def _named(names: Sequence[str], victim: Victim) -> list[str]:
+    return [name.replace("REPLICA", str(victim.replica)) for name in names]
 
 
 def seconds_of(text: str) -> int:

@@ -98,14 +98,12 @@ class Load:
             await asyncio.sleep(_RETRY_S)
 
     async def _client(self, number: int) -> None:
-        share = self.plan.stream_share
-        turn = 0
+        share, turn = self.plan.stream_share, number
         while await self._may_go_on():
-            # Bresenham's line: evenly mixed, and over all clients as over time.
-            place = turn * self.plan.concurrency + number
-            stream = int((place + 1) * share) > int(place * share)
+            # Evenly mixed over the requests of each client, and over clients.
+            stream = int((turn + 1) * share) > int(turn * share)
+            await self._ask(f"{number}.{turn}", stream=stream)
             turn += 1
-            await self._ask(place, stream=stream)
 
     async def _may_go_on(self) -> bool:
         """Wait for this request's time. False when the load is over."""
@@ -116,7 +114,7 @@ class Load:
                 await asyncio.wait_for(self._over.wait(), max(0.0, due_s - time.monotonic()))
         return not self._over.is_set()
 
-    async def _ask(self, number: int, *, stream: bool) -> None:
+    async def _ask(self, number: str, *, stream: bool) -> None:
         words = " ".join(["and on"] * max(0, (self.plan.prompt_words - 4) // 2))
         body = {
             "model": self.plan.model,

@@ -1,8 +1,10 @@
 """What is done to one node: ``python -m exaslurm.chaos.node OP JSON``, there, as the deployment's
-user or as root. Prints one JSON object; standard library only.
+user or as root. Prints one JSON object; standard library only. With ``armed`` as a third word it
+says ``ready``, and does it when it is told ``go``: the time to get here is not part of a fault.
 
 ``find``      the cell's init on this node, and its children
 ``signal``    send a signal to one of them, or to all that came from it
+``resume``    SIGCONT to all that came from one of them
 ``kill-job``  SIGKILL to every process of a job on this node
 ``fill``, ``free``  a file that takes the rest of a disk, and its end
 ``skew``      start the agent again with another clock
@@ -82,35 +84,45 @@ def _after(words: list[str], option: str) -> str | None:
 
 
 def send(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Send the signal ``sig`` to the children ``names`` (those that there are), and with ``all`` to
-    everything that came from them."""
+    """Send the signal ``sig`` to the children ``names`` (those that there are), and to everything
+    that came from those named in ``all``."""
     found = find(given)
-    sent: dict[str, list[int]] = {}
-    for name in given["names"]:
-        child = found["children"].get(name)
-        if child is None:
-            continue
-        pids = [child["pid"]]
-        if given.get("all"):
-            members = ask_init(found["node_dir"], {"op": "members", "name": name})
-            pids = [*pids, *(pid for pid in members["pids"] if pid != child["pid"])]
-        sent[name] = pids
+    sent = {name: _targets(found, name, name in given["all"]) for name in given["names"]}
+    sent = {name: pids for name, pids in sent.items() if pids}
     if not sent:
         there = ", ".join(sorted(found["children"])) or "nothing"
         raise NotHere(f"no {' or '.join(given['names'])} on {socket.gethostname()}, but {there}")
     for pid in (pid for pids in sent.values() for pid in pids):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, given["sig"])
-    return {"sent": sent, "node_dir": found["node_dir"]}
+    return {"sent": sent}
 
 
 def resume(given: Mapping[str, Any]) -> dict[str, Any]:
-    """SIGCONT to processes of ``pids`` that are still stopped."""
-    woken = [pid for pid in given["pids"] if _state(pid) in ("T", "t")]
+    """SIGCONT to what came from the children ``names`` and is stopped; no error if all has
+    ended."""
+    try:
+        found = find(given)
+    except NotHere:
+        return {"woken": []}
+    pids = [pid for name in given["names"] for pid in _targets(found, name, True)]
+    woken = [pid for pid in pids if _state(pid) in ("T", "t")]
     for pid in woken:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
     return {"woken": woken}
+
+
+def _targets(found: Mapping[str, Any], name: str, everything: bool) -> list[int]:
+    """A child's pid, and those of all that came from it, if so wanted; nothing if it is not."""
+    child = found["children"].get(name)
+    if child is None:
+        return []
+    pids = [int(child["pid"])]
+    if everything:
+        members = ask_init(found["node_dir"], {"op": "members", "name": name})
+        pids += [pid for pid in members["pids"] if pid != child["pid"]]
+    return pids
 
 
 def _state(pid: int) -> str:
@@ -356,7 +368,11 @@ OPS = {
 
 def main(argv: list[str]) -> int:
     """Exit code 0, or 1 with a sentence as ``{"error": ...}``."""
-    op, text = argv
+    op, text, *armed = argv
+    if armed:
+        print("ready", flush=True)
+        if sys.stdin.readline().strip() != "go":
+            return 0  # whoever wanted it is gone
     try:
         answer = OPS[op](json.loads(text))
     except NotHere as error:

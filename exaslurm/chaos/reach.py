@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ class Reach:
             f"--jobid={spot.job_id}",
             *([f"--het-group={spot.het_group}"] if spot.het_group is not None else []),
             *(f"--nodelist={spot.node}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
-            *("--overlap", "--cpu-bind=none", "--mpi=none", "--export=ALL", "--input=none"),
+            *("--overlap", "--cpu-bind=none", "--mpi=none", "--export=ALL"),
             *self.plan.srun_args,
             *command,
         ]
@@ -105,6 +106,26 @@ class Reach:
             raise CommandFailed(f"`{_short(argv)}` failed: {said}")
         return done.stdout
 
+    def arm(self, spot: Spot, op: str, given: Mapping[str, Any]) -> Armed:
+        """Our program on a node, which waits for the word. CommandFailed if it does not come
+        up."""
+        argv = [*self.on_spot(spot, self.node_program(op, given)), "armed"]
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=outside(self.environ),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise CommandFailed(f"cannot run {argv[0]!r} here: {error.strerror}") from None
+        armed = Armed(spot.node, process)
+        armed.wait_ready()
+        return armed
+
     def ask(self, spot: Spot, op: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Run our program on a node; its answer. CommandFailed with what it says."""
         argv = self.on_spot(spot, self.node_program(op, given))
@@ -126,6 +147,45 @@ class Reach:
             "run_dir": str(run_dir),
             "cell": cell,
         }
+
+
+class Armed:
+    """A program on a node that does one thing when it is told to."""
+
+    def __init__(self, node: str, process: subprocess.Popen[str]) -> None:
+        self.node = node
+        self._process = process
+
+    def wait_ready(self) -> None:
+        """Until it waits for the word; CommandFailed if it does not in time."""
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            ready = selector.select(COMMAND_S)
+        # A line follows at once, or the end: it is written whole.
+        if not ready or self._process.stdout.readline().strip() != "ready":
+            self.disarm()
+            said = self._process.stderr.read() if self._process.stderr is not None else ""
+            raise CommandFailed(f"{self.node}: {_last(said) or 'the program there does not start'}")
+
+    def fire(self) -> dict[str, Any]:
+        """Have it done; the program's answer. CommandFailed with what it says."""
+        try:
+            out, err = self._process.communicate("go\n", timeout=COMMAND_S)
+        except subprocess.TimeoutExpired:
+            self.disarm()
+            raise CommandFailed(f"{self.node}: no answer in {COMMAND_S:g} s") from None
+        if self._process.returncode != 0:
+            said = _said(out) or _last(err) or f"exit code {self._process.returncode}"
+            raise CommandFailed(f"{self.node}: {said}")
+        answer: dict[str, Any] = json.loads(_last(out))
+        return answer
+
+    def disarm(self) -> None:
+        """End it; nothing is done."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
 
 
 def filled(words: Sequence[str], node: str) -> list[str]:

@@ -101,6 +101,7 @@ class Run:
         try:
             async with self.load:
                 await self.load.warm()
+                await self._in_thread(self.fault.prepare)
                 await asyncio.sleep(self.timing.before_s)
                 begun_s, self._fault_s = time.time(), time.monotonic()
                 await self._in_thread(lambda: self.fault.do(self.mending))
@@ -114,8 +115,11 @@ class Run:
                     await self._recover()
                 await asyncio.sleep(self.timing.after_s)
         finally:
+            self.fault.disarm()
             # After Ctrl-C: what is mended already is no longer on its list.
             more, left = self.mending.mend()
+            for text in more:
+                self.talk(f"mended: {text}")
             mended += more
         now = await self._in_thread(self.look)
         same, changed = same_engines(before, now)
@@ -178,6 +182,8 @@ class Run:
             missing = self._before.missing(status, processes, held=held)
         except ExaslurmError as error:
             missing = str(error)
+        except asyncio.TimeoutError:
+            missing = f"no status in {_LOOK_TIMEOUT_S:g} s"
         if missing is not None:
             self._strong_s = None
         elif self._strong_s is None:

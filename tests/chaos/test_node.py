@@ -58,17 +58,6 @@ def test_all_of_a_job_is_killed_and_nothing_else() -> None:
             process.stdout.close()
 
 
-def test_what_is_stopped_goes_on_and_what_is_gone_is_no_error() -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
-        process.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + 10
-        while state(process.pid) != "T":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert node.resume({"pids": [process.pid, 2**22 - 1]}) == {"woken": [process.pid]}
-        process.kill()
-
-
 def test_a_disk_is_filled_and_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs(tmp_path)
 
