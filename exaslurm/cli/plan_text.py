@@ -109,4 +109,6 @@ def _gateway(plan: Plan) -> str:
         if gateway.start_with_submit
         else (f"start it with: exaslurm gateway {plan.deployment}")
     )
+    if gateway.job is not None:
+        start += f", {gateway.job.spares} spare(s)"
     return f"{where[gateway.home]}, {gateway.bind}, {port}; {start}"

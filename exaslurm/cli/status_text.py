@@ -8,6 +8,7 @@ from exaslurm.cli.fabric_text import fabric_lines
 from exaslurm.cli.output import paint, seconds, table
 from exaslurm.core.cell import ReplicaStatus
 from exaslurm.core.numbers import ranges
+from exaslurm.status.gateway import gateway_line
 from exaslurm.status.model import CellStatus, DeploymentStatus, Phase, RolloutStatus
 
 PHASE_STYLE: dict[Phase, str] = {
@@ -39,6 +40,9 @@ def status_text(status: DeploymentStatus) -> str:
         lines.append(f"  slurm:    gave no answer: {status.slurm_error}")
     if status.base_url:
         lines.append(f"  endpoint: {status.base_url}")
+    gateway = gateway_line(status.gateway_jobs)
+    if gateway is not None:
+        lines.append(f"  gateway:  {gateway}")
     if status.simulated:
         lines.append("  engines:  simulated (answers are made up)")
     lines += [f"  spread:   {sentence}" for sentence in status.spread]

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING
 from exaslurm.core import codec
 from exaslurm.core.cell import CellRecord, CellState, ReplicaStatus
 from exaslurm.core.plan import CellPlan, Plan
-from exaslurm.core.submission import Endpoint, RouterAddress, Submission, SupervisorNotes
+from exaslurm.core.submission import (
+    Endpoint,
+    GatewayJobs,
+    RouterAddress,
+    Submission,
+    SupervisorNotes,
+)
 from exaslurm.core.turns import cell_of
 from exaslurm.errors import ExaslurmError, SlurmError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.status import cause as judge
+from exaslurm.status.gateway import gateway_statuses, read_gateway_jobs, why_none
 from exaslurm.status.logs import last_words, router_error
 from exaslurm.status.model import (
     CellStatus,
@@ -62,6 +69,7 @@ class _OnDisk:
     failures: Mapping[str, str]
     routers: tuple[RouterAddress, ...]
     router_error: str | None
+    gateway: GatewayJobs | None
     run_wanted: bool
     internal_key: str | None
 
@@ -152,6 +160,7 @@ class Collector:
             failures=failures,
             routers=read_routers(self.run_dir),
             router_error=router_error(self.run_dir),
+            gateway=read_gateway_jobs(self.run_dir),
             run_wanted=run_wanted,
             internal_key=key,
         )
@@ -164,6 +173,7 @@ class Collector:
             for submission in disk.submissions.values()
             if submission.job_id and submission.job_id != "local" and submission.state != "stopped"
         ]
+        ids += disk.gateway.ids if disk.gateway is not None else ()
         now = self.clock()
         fresh = self._asked_at is not None and now - self._asked_at < disk.plan.poll_floor_s
         if not ids or self.slurm is None or (fresh and all(i in self._jobs for i in ids)):
@@ -292,6 +302,7 @@ class Collector:
         plan = disk.plan
         finding = judge.combine(judge.speakers(cells))
         live = tuple(router for router in disk.routers if self._router_may_live(router))
+        gateway_jobs = gateway_statuses(disk.gateway, self._jobs)
         planned = sum(item.count for cell in plan.cells for item in cell.replica_sets)
         if finding.phase == "ready" and (live or plan.gateway.start_with_submit):
             views = [] if disk.internal_key is None else self._ask_routers(live, disk.internal_key)
@@ -302,6 +313,10 @@ class Collector:
                 listed=len(live),
                 error=disk.router_error,
             )
+            waits = why_none(gateway_jobs)
+            if not live and waits is not None:
+                text = f"every replica is ready, but no gateway runs: {waits}"
+                of_routers = judge.Finding("degraded", text)
             # Of a cell that is ready, and yet not as planned, its own word stays.
             finding = finding if of_routers == judge.Finding("ready") else of_routers
         return DeploymentStatus(
@@ -330,10 +345,15 @@ class Collector:
             spread=spread_of(plan, cells),
             notes=disk.found_out,
             rollout=disk.rollout,
+            gateway_jobs=gateway_jobs,
         )
 
     def _router_may_live(self, router: RouterAddress) -> bool:
-        """A process of this host is looked at; one of another host is taken at its word."""
+        """A process of this host is looked at; one of another host is taken at its word, unless it
+        ran in a job that has ended."""
+        job = self._jobs.get(router.job_id)
+        if job is not None and job.is_finished:
+            return False
         return router.host != self.hostname or is_alive(router.pid, router.start_ticks)
 
 

@@ -97,7 +97,7 @@ class DeploymentStatus:
     """A deployment at one moment. ``routers`` are those whose process is alive, as far as this
     host can tell; ``base_url`` is what an OpenAI client takes. ``slurm_error`` says why Slurm
     could not be asked, ``spread`` which losses every shard outlives, ``notes`` what was found out
-    when it was submitted."""
+    when it was submitted; ``gateway_jobs`` are those of a gateway that runs in one."""
 
     schema: Literal["exaslurm/status/1"] = STATUS_SCHEMA
     deployment: str
@@ -121,6 +121,7 @@ class DeploymentStatus:
     spread: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     rollout: RolloutStatus | None = None
+    gateway_jobs: tuple[JobStatus, ...] = ()
 
     @property
     def is_ready(self) -> bool:
