@@ -92,7 +92,9 @@ class Affinity(Generic[L]):
         self._growth = 1.0  # of the unit, per prompt
         self._work = 0.0
         self._found: Found[_Engine[L]] | None = None  # of the prompt chosen for last
-        self._last: _Engine[L] | None = None  # that one was chosen for its whole prompt
+        # That one was chosen because it has the whole of this prompt.
+        self._last: _Engine[L] | None = None
+        self._whole: Sequence[int] = ()
 
     @property
     def entries(self) -> int:
@@ -162,7 +164,7 @@ class Affinity(Generic[L]):
                     self._sample(usable, rng)
                 if load <= self._mean_load + _IDLE_SLACK:
                     self._found = None
-                    self._last = owner
+                    self._last, self._whole = owner, keys
                     return home  # type: ignore[no-any-return]
         self._found = found = self._prefixes.find(keys)
         _, known, entry, common = found
@@ -269,6 +271,9 @@ class Affinity(Generic[L]):
         engine = self._last
         if engine is None or engine.target is not target:
             engine = self._engines.get(target)
+        elif keys is self._whole:
+            self._charge(engine, len(keys), len(keys))
+            return
         if not keys or engine is None:
             return
         last = self._prefixes.last(keys[-1])

@@ -124,6 +124,13 @@ class Answering(Call, ABC):
 
     # What the engine's connection calls.
 
+    def answered(self, connection: Connection, head: AnswerHead, body: bytes) -> bool:
+        """A whole answer has arrived at once: the usual one is passed on and done with."""
+        if self.state != SENT or head.status != 200 or head.events or self._hedge is not None:
+            return False
+        self._pass_whole(connection, head, body)
+        return True
+
     def received(self, connection: Connection, data: bytes) -> None:
         """Something of the answer arrived."""
         self.moved_s = self._router.now_s
@@ -143,10 +150,7 @@ class Answering(Call, ABC):
                     self._drop_hedge()
                 self._handle = connection
                 self._held = connection.body()
-                if connection.done and head.status == 200 and not head.events:
-                    self._pass_whole(connection, head)  # as nearly always
-                else:
-                    self._judge(connection, head)
+                self._judge(connection, head)
         elif state == HOLDING:
             if connection.pieces:
                 self._held += connection.body()
@@ -240,7 +244,7 @@ class Answering(Call, ABC):
             if self._judge_events(connection, head):
                 return
         elif done:
-            self._pass_whole(connection, head)
+            self._pass_whole(connection, head, self._held)
             return
         elif head.coded or (head.length or 0) > longest or len(self._held) > longest:
             self._pass_body(connection, head)
@@ -253,7 +257,7 @@ class Answering(Call, ABC):
         dying = status == 500 and any(words in body for words in _DYING)
         if status == 500 and not dying:
             if connection.done:
-                self._pass_whole(connection, head)
+                self._pass_whole(connection, head, body)
             else:
                 self._pass_body(connection, head)
             return
@@ -331,9 +335,8 @@ class Answering(Call, ABC):
         self._hand_back(connection)
         self._complete()
 
-    def _pass_whole(self, connection: Connection, head: AnswerHead) -> None:
+    def _pass_whole(self, connection: Connection, head: AnswerHead, body: bytes) -> None:
         """The usual plain answer: it is all there."""
-        body = self._held
         status = self.status = head.status
         self.first_byte_s = time.monotonic()
         framing = b"content-length: %d\r\n" % len(body)
@@ -341,7 +344,8 @@ class Answering(Call, ABC):
         if status == 200:
             self.prompt_tokens, self.completion_tokens = usage(body)
         self._judged(healthy=status < 500)
-        self._hand_back(connection)
+        self._handle = None
+        connection.give_back(self._router.now_s)
         self._complete()
 
     def _answer_head(
@@ -364,6 +368,7 @@ class Answering(Call, ABC):
         return self._target
 
     def _write(self, data: bytes) -> None:
+        self.moved_s = self._router.now_s
         self.bytes_out += len(data)
         self._client.write(data)
 

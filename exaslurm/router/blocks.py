@@ -9,6 +9,7 @@ no length is further from the last boundary before it than an eighth of itself, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 
 from xxhash import xxh3_64_intdigest
@@ -32,7 +33,7 @@ EXTENTS = _extents()
 """Bytes of prompt that the first 0, 1, 2, ... blocks cover. What lies beyond the last one, 4 MiB,
 is not looked at."""
 
-_BLOCKS = tuple(pairwise(EXTENTS))
+_BLOCKS = tuple(slice(*ends) for ends in pairwise(EXTENTS))
 
 
 def blocks(raw: bytes, start: int) -> list[int]:
@@ -43,12 +44,12 @@ def blocks(raw: bytes, start: int) -> list[int]:
     """
     room = len(raw) - start
     keys: list[int] = []
+    if room < _FIRST_BYTES:
+        return keys
     key = 0
     # Slices of a view copy nothing, but cost more by themselves.
     text = raw[start:] if room <= _COPIED_BYTES else memoryview(raw)[start:]
-    for begin, end in _BLOCKS:
-        if end > room:
-            break
-        key = xxh3_64_intdigest(text[begin:end], key)
+    for block in _BLOCKS[: bisect_right(EXTENTS, room) - 1]:
+        key = xxh3_64_intdigest(text[block], key)
         keys.append(key)
     return keys

@@ -69,13 +69,14 @@ def check(route: str, data: Mapping[str, Any], max_model_len: int | None) -> Non
             raise _missing(names, data)
     known = _KNOWN.get(route, _NOTHING)
     for name, value in data.items():
-        if name not in known or value is None:
+        entry = known.get(name)
+        if entry is None or value is None:
             continue
-        types, field, rule = known[name]
+        types, field, bounded, rule = entry
         if type(value) not in types and not field.reads(value):
             raise _wrong(name, field.expected, value)
         if (
-            field.bounded
+            bounded
             and type(value) in _MEASURED
             and not field.low <= value <= field.high
             # Beam search does not look at what it does not use.
@@ -234,10 +235,13 @@ _RULES: dict[str, _Rule] = {
     "response_format": _check_response_format,
 }
 # By path and field, so that the usual request is done with after few look-ups.
-_Known = Mapping[str, tuple[frozenset[type], Field, _Rule | None]]
+_Known = Mapping[str, tuple[frozenset[type], Field, bool, _Rule | None]]
 _NOTHING: _Known = {}
 _KNOWN: dict[str, _Known] = {
-    route: {name: (field.types, field, _RULES.get(name)) for name, field in fields.items()}
+    route: {
+        name: (field.types, field, field.bounded, _RULES.get(name))
+        for name, field in fields.items()
+    }
     for route, fields in FIELDS.items()
 }
 

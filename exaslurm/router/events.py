@@ -20,21 +20,23 @@ _ENDS_WITH_DONE = frozenset(("/v1/chat/completions", "/v1/completions"))
 
 class EventStream:
     """Follows what has passed of one stream. ``error``: an error event of the engine's own has
-    passed, and it was not the client's fault. ``last``: the last but one and last pieces."""
+    passed, and it was not the client's fault. ``last``: the last but one and last pieces that were
+    looked at; ``inside_event``: what has passed ends there.
+    """
 
-    __slots__ = ("_inside_event", "_needs_done", "_path", "_seen_done", "error", "last")
+    __slots__ = ("_needs_done", "_path", "_seen_done", "error", "inside_event", "last")
 
     def __init__(self, path: str) -> None:
         self.error = False
         self.last = (b"", b"")
         self._path = path
         self._needs_done = path in _ENDS_WITH_DONE
-        self._inside_event = False
+        self.inside_event = False
         self._seen_done = False
 
     def passed(self, events: bytes) -> None:
         """This goes to the client now: whole events, as a rule."""
-        self._inside_event = not events.endswith(SEPARATORS)
+        self.inside_event = not events.endswith(SEPARATORS)
         if b"[DONE]" in events and _DONE in events:
             self._seen_done = True
         if b"error" in events:
@@ -57,7 +59,7 @@ class EventStream:
         """What to send in place of the lost rest of the stream; nothing after its end."""
         if self._seen_done:
             return b""
-        return (b"\n\n" if self._inside_event else b"") + error_events(self._path, message)
+        return (b"\n\n" if self.inside_event else b"") + error_events(self._path, message)
 
 
 def cut(data: bytes) -> int:

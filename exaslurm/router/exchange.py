@@ -63,7 +63,7 @@ class Exchange(Answering):
         self.request_complete = False
         self.response_complete = False
         self.refusal: RequestError | None = None
-        self._parts: list[bytes] = []
+        self._parts: list[bytes] | None = None
         self._entered = False
         self._group: Group | None = None
         self._named: str | None = None
@@ -96,7 +96,10 @@ class Exchange(Answering):
     def whole(self, body: bytes) -> None:
         """All of the body has arrived with the head."""
         self.request_complete = True
-        self.part(body)
+        self.bytes_in = len(body)
+        if self.bytes_in > self._router.config.max_body_bytes and self.refusal is None:
+            self.refusal = self._router.too_large()
+        self._body = body
         self.start()
 
     def part(self, piece: bytes) -> None:
@@ -105,7 +108,9 @@ class Exchange(Answering):
         if self.refusal is not None:
             return
         parts = self._parts
-        if len(parts) < _MANY_PARTS:
+        if parts is None:
+            self._parts = [piece]
+        elif len(parts) < _MANY_PARTS:
             parts.append(piece)
         else:  # chunks of some bytes each would take many times their size
             last: Any = parts[-1]
@@ -114,7 +119,7 @@ class Exchange(Answering):
                 parts.append(last)
             last += piece
         if self.bytes_in > self._router.config.max_body_bytes:
-            self._parts.clear()
+            self._parts = None
             self.refusal = self._router.too_large()
 
     def start(self) -> None:
@@ -159,12 +164,15 @@ class Exchange(Answering):
     def _route(self) -> None:
         """Look into the body, find who serves it, and ask to be let in."""
         router = self._router
-        fields = self.head.fields
+        head = self.head
+        fields = head.fields
         parts = self._parts
-        body = self._body = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._parts = []
+        if parts is not None:
+            self._body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._parts = None
+        body = self._body
         route = self.route
-        seen = peek(route, fields.get(b"content-type", b""), body)
+        seen = peek(route, head.form, body)
         group = self._group = router.find_group(seen.model, self.key)
         self.model = group.name
         self.stream = seen.stream
@@ -204,25 +212,25 @@ class Exchange(Answering):
 
     def _attempt(self) -> None:
         """Send it to the next replica, or give up."""
-        found = self._next()
+        now_s = time.monotonic()
+        found = self._next(now_s)
         if found is None:
             self._give_up()
             return
-        self._tried = (*self._tried, found)
+        self._tried += (found,)
         self._target = found
         self.replica = found.ident
         found.outstanding += 1
         self.state = SENT
-        self.sent_s = self.moved_s = time.monotonic()
+        self.sent_s = self.moved_s = now_s
         self._handle = self._send_to(found, self)
 
-    def _next(self) -> Target | None:
+    def _next(self, now_s: float) -> Target | None:
         """The replica for this attempt; None if there shall be none."""
         router = self._router
         group = self._group
         assert group is not None
         last = self._last
-        now_s = time.monotonic()
         if last is not None:
             if not self._may_retry(last, now_s):
                 return None
@@ -235,10 +243,10 @@ class Exchange(Answering):
             group,
             now_s,
             self._tried,
-            key_name=self.key.name,
-            keys=self._keys,
-            session=self._session,
-            tokens=self._tokens,
+            self.key.name,
+            self._keys,
+            self._session,
+            self._tokens,
         )
         if found is None:
             return None
@@ -364,6 +372,6 @@ class Exchange(Answering):
             self._router.admission.leave(self, self._used_tokens())
         if self._hedge is not None:
             self._drop_hedge()
-        self._parts = []
+        self._parts = None
         self._body = self._held = b""
         self._router.ended(self)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Generic, Protocol, TypeVar
 
 from exaslurm.keys.clients import KeyInfo
+from exaslurm.router.forms import is_form
 from exaslurm.router.headers import (
     Headers,
     fields_to_client,
@@ -31,15 +32,17 @@ _END = b"\r\n\r\n"
 class RequestHead:
     """The head of a request for an engine.
 
-    ``headers``, ``fields``: names in lower case; ``chunks``: the client reads them (HTTP/1.1);
-    ``ident``: its ``X-Request-Id``, if it may be passed on; ``forwarded``: the fields for the
-    engine; ``is_from_page``: a page in a browser sent it; ``is_back``: this process has sent it.
+    ``headers``, ``fields``: names in lower case; ``form``: the body's type, if it is a form;
+    ``chunks``: the client reads them (HTTP/1.1); ``ident``: its ``X-Request-Id``, if it may be
+    passed on; ``forwarded``: the fields for the engine; ``is_from_page``: a page in a browser sent
+    it; ``is_back``: this process has sent it.
     ``key``: whose it is, as of the state of the keys that ``key_as_of`` stands for.
     """
 
     __slots__ = (
         "chunks",
         "fields",
+        "form",
         "forwarded",
         "headers",
         "ident",
@@ -59,6 +62,8 @@ class RequestHead:
         self.url = url
         self.headers = headers
         self.fields = fields = dict(headers)
+        kind = fields.get(b"content-type", b"")
+        self.form = kind if is_form(kind) else b""
         self.keep_alive = keep_alive
         self.chunks = chunks
         given = fields.get(b"x-request-id")
@@ -135,22 +140,44 @@ H = TypeVar("H", bound=_Head)
 class Memory(Generic[H]):
     """Heads that were seen, but for the length that they tell."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_recent")
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, H] = {}
+    def __init__(self, known: dict[bytes, H] | None = None) -> None:
+        self._known: dict[bytes, H] = {} if known is None else known
+        # The head that was found last: what stands before the length, and after it.
+        self._recent: tuple[bytes, int, bytes, int, H] | None = None
+
+    def of_one_sender(self) -> Memory[H]:
+        """One that knows the same heads, for who mostly sends the same one again and again."""
+        return Memory(self._known)
 
     def find(self, data: bytes) -> tuple[H, bytes] | None:
         """The head and the body of a message, if ``data`` is the whole of it and no more, and its
         head is known. ``data`` begins where a parser would expect a message to begin."""
+        recent = self._recent
+        if recent is not None:
+            before, begin, after, size, head = recent
+            if data.startswith(before):
+                end = data.find(b"\r", begin, begin + _MAX_DIGITS + 1)
+                if data.startswith(after, end):
+                    digits = data[begin:end]
+                    at = end + size
+                    if not digits.isdigit() or int(digits) != len(data) - at:
+                        return None
+                    return head, data[at:]
+        return self._look_up(data)
+
+    def _look_up(self, data: bytes) -> tuple[H, bytes] | None:
         begin = data.find(_LENGTH, 0, _MAX_HEAD_BYTES) + 7
         if begin < 7:
             return None
         end = data.find(b"\r", begin, begin + _MAX_DIGITS + 1)
         at = data.find(_END, end, _MAX_HEAD_BYTES) + 4
-        head = self._known.get(data[:begin] + data[end:at])
+        before, after = data[:begin], data[end:at]
+        head = self._known.get(before + after)
         if head is None:
             return None
+        self._recent = before, begin, after, len(after), head
         digits = data[begin:end]
         if not digits.isdigit() or int(digits) != len(data) - at:
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from exaslurm.router.heads import AnswerHead
 from exaslurm.router.table import Table, Target
 from exaslurm.router.upstream import Connection, Loss, Receiver, Request
 
@@ -35,6 +36,10 @@ class Hedge:
         self._lost = lost
         self._receiver: Receiver | None = None
         target.outstanding += 1
+
+    def answered(self, connection: Connection, head: AnswerHead, body: bytes) -> bool:
+        """A whole answer arrives at once."""
+        return self._receiver is not None and self._receiver.answered(connection, head, body)
 
     def received(self, connection: Connection, data: bytes) -> None:
         """An answer arrives."""

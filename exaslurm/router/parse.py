@@ -6,6 +6,7 @@ The body itself is forwarded as it came. What is read here is read as vLLM reads
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -46,9 +47,13 @@ class Peek(NamedTuple):
     prompt_at: int
 
 
+_new: Callable[..., Peek] = tuple.__new__  # what Peek(...) comes to in the end
+
+
 def peek(route: str, content_type: bytes, raw: bytes) -> Peek:
-    """Look into a body; RequestError (400) if no engine could understand it."""
-    if is_form(content_type):
+    """Look into a body; RequestError (400) if no engine could understand it. A body whose type is
+    not told (empty) is taken for JSON."""
+    if content_type and is_form(content_type):
         return _peek_form(content_type, raw)
     try:
         data = orjson.loads(raw)
@@ -69,7 +74,7 @@ def peek(route: str, content_type: bytes, raw: bytes) -> Peek:
         if at:
             at += len(key)  # just behind the colon that mostly follows at once
             break
-    return Peek(model or None, stream, data, at)
+    return _new(Peek, (model or None, stream, data, at))
 
 
 def _lenient(raw: bytes) -> Any:

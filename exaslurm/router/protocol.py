@@ -55,6 +55,7 @@ class RouterProtocol(HttpToolsProtocol):
     def __init__(self, router: Router, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.router = router
+        self._heads = router.heads.of_one_sender()
         self.headers = []
         self.paused = False
         self._owes_next = False
@@ -108,7 +109,7 @@ class RouterProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         begins = self._between and self._current is None
         if begins:
-            known = self.router.heads.find(data)
+            known = self._heads.find(data)
             if known is not None and self._takes_another():  # the parser would say the same
                 self._has_asked = True
                 exchange = self._current = Exchange(self.router, self, known[0])
@@ -140,13 +141,14 @@ class RouterProtocol(HttpToolsProtocol):
 
     def _takes_another(self) -> bool:
         """Whether a request that arrives now would be answered at once."""
+        cycle: Any = self.cycle
         return not (
-            self.paused
+            (cycle is not None and not cycle.response_complete)
+            or self.paused
             or self.pipeline
             or self._left
             or self._ends
             or self._refused
-            or not self._is_free()
             or self.transport.is_closing()
         )
 
@@ -264,14 +266,17 @@ class RouterProtocol(HttpToolsProtocol):
     def over(self, exchange: Exchange) -> None:
         """The answer to the request at hand is complete."""
         self._current = None
-        if not exchange.keep_alive:
+        if exchange.keep_alive:
+            self.server_state.total_requests += 1
+            self._waits_since_s = self.router.now_s
+            if self.pipeline or self.paused or self.flow.read_paused:
+                self._go_on()
+        else:
             self._waits_since_s = self.router.now_s
             if exchange.request_complete:
                 self.transport.close()
             else:
                 self._refused = True
-            return
-        self._next()
 
     def attends(self, exchange: Exchange) -> bool:
         """Whether it is the turn of this request: an answer before it would be another one's."""
@@ -283,15 +288,12 @@ class RouterProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """A page has been answered."""
-        self._next()
-
-    def _next(self) -> None:
-        """The next request that has arrived already, or wait for one."""
         self.server_state.total_requests += 1
         self._waits_since_s = self.router.now_s
         self._go_on()
 
     def _go_on(self) -> None:
+        """The next request that has arrived already, or wait for one."""
         if self.transport.is_closing():
             return
         if self.paused:

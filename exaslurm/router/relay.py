@@ -62,6 +62,13 @@ class Events:
             self._write(self._framed(passed, connection.done))
         self._aligned(connection)
 
+    def chunk(self, data: bytes) -> bool:
+        """See ``Connection.direct``: pass on a chunk in which there is nothing to be seen."""
+        if b"error" in data or b"[DONE]" in data or b'"usage"' in data:
+            return False
+        self._write(data)
+        return True
+
     def broken(self, message: str) -> bool:
         """The rest is lost: end in good form. False if only a cut connection tells it."""
         self._held = b""
@@ -91,6 +98,8 @@ class Events:
     def _aligned(self, connection: Connection) -> None:
         """Whether the next read can pass as it comes."""
         self._as_it_came = self._chunks and connection.between_chunks and not self._held
+        alone = self._as_it_came and not self.stream.inside_event
+        connection.direct = self.chunk if alone else None
 
 
 class Body:

@@ -318,7 +318,6 @@ class Table:
         group: Group,
         now_s: float,
         tried: Collection[Target],
-        *,
         key_name: str = "",
         keys: Sequence[int] = (),
         session: int = 0,
@@ -328,13 +327,19 @@ class Table:
         lanes = group.lanes
         if len(lanes) == 1:
             lane = lanes[0]
-            target = lane.pick(now_s, tried, self._rng, keys, session, self._needed(lane, tokens))
+            needed = self._needed(lane, tokens) if tokens else 0
+            target = lane.pick(now_s, tried, self._rng, keys, session, needed)
             return None if target is None else (target, lane)
         point = point_of(self._canary, group.name, key_name, self._rng)
-        first = pick_share(group.shares, point) if group.shares else 0
+        first = lanes[pick_share(group.shares, point) if group.shares else 0]
+        if first.closed:
+            needed = self._needed(first, tokens)
+            target = first.pick(now_s, tried, self._rng, keys, session, needed)
+            if target is not None:
+                return target, first
         # A version that is asked for, but has nothing to serve with, is no reason to refuse; nor
         # one whose replicas all failed, as long as another has some that did not.
-        order = sorted(lanes, key=lambda lane: lane is not lanes[first])
+        order = sorted(lanes, key=lambda lane: lane is not first)
         for lane in order:
             needed = self._needed(lane, tokens)
             if lane.closed:

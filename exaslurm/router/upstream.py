@@ -30,6 +30,13 @@ _PATIENT_BYTES = 64 * 1024
 _PATIENT_MS = 60_000
 _MAX_HEAD_BYTES = 256 * 1024
 _ZERO = ord("0")
+# How a chunk begins that is so many bytes long, all in all: most are short.
+_SHORT_BYTES = 2048
+_SIZE_LINES = [b"\0"] * _SHORT_BYTES  # which no chunk begins with
+for _size in range(1, _SHORT_BYTES):
+    _line = b"%x\r\n" % _size
+    if len(_line) + _size + 2 < _SHORT_BYTES:
+        _SIZE_LINES[len(_line) + _size + 2] = _line
 # Out of descriptors or memory: no other engine would be reached either.
 _OUR_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -46,6 +53,9 @@ class Loss(Enum):
 
 class Receiver(Protocol):
     """Who sent a request, and is told what comes back."""
+
+    def answered(self, connection: Connection, head: AnswerHead, body: bytes) -> bool:
+        """A whole answer has arrived in one read. False: tell it in parts (``received``)."""
 
     def received(self, connection: Connection, data: bytes) -> None:
         """Something arrived and was parsed; ``data`` is the whole of it as it came."""
@@ -99,6 +109,9 @@ class Connection(asyncio.Protocol):
     After each read: ``head``, None as long as it is not whole; ``pieces`` (the body's pieces of
     this read, decoded); ``between_chunks``: it ended with a whole chunk; ``done``: the answer is
     whole.
+
+    ``direct``: asked about a read between chunks that is one short chunk, with an event at its end:
+    whether that was all there is to do about it.
     """
 
     __slots__ = (
@@ -112,6 +125,7 @@ class Connection(asyncio.Protocol):
         "_patient",
         "_sock",
         "between_chunks",
+        "direct",
         "done",
         "endpoint",
         "head",
@@ -140,6 +154,7 @@ class Connection(asyncio.Protocol):
         self._begins = True
         self._chunk_open = False
         self.between_chunks = False
+        self.direct: Callable[[bytes], bool] | None = None
         self._head_bytes = 0
 
     # The transport's side.
@@ -164,13 +179,21 @@ class Connection(asyncio.Protocol):
         self.transport.writelines((head, body))
 
     def data_received(self, data: bytes) -> None:
+        direct = self.direct
+        if (
+            direct is not None
+            and len(data) < _SHORT_BYTES
+            and data.startswith(_SIZE_LINES[len(data)])
+            and data.endswith(b"\n\n\r\n")
+            and direct(data)
+        ):
+            return  # as nearly always in a stream
         receiver = self.receiver
         if receiver is None:  # nobody asked: this is no connection to use again
             self.transport.abort()
             return
         begins = self._begins
         if begins:
-            self._begins = False
             if self._patient:
                 self._patient = False
                 self._sock.setsockopt(
@@ -178,11 +201,16 @@ class Connection(asyncio.Protocol):
                 )
             known = self._memory.find(data)
             if known is not None:  # as nearly always: the parser would say the same
-                self.head, body = known
-                self.pieces = [body]
                 self.done = self.keep = True
+                head, body = known
+                if receiver.answered(self, head, body):
+                    return
+                self._begins = False
+                self.head = head
+                self.pieces = [body]
                 receiver.received(self, data)
                 return
+            self._begins = False
         else:
             if self.between_chunks:
                 chunks = whole_chunks(data)
@@ -194,17 +222,19 @@ class Connection(asyncio.Protocol):
         read = self._parse(data)
         if read is None:
             return
-        head = self.head
-        if head is None:
+        if self.head is None:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 self.transport.abort()
                 self._end(f"the head of its answer is larger than {_MAX_HEAD_BYTES} bytes")
                 return
-        elif begins and self.done and self.keep and head.length is not None:
-            self._memory.learn(data, head)
+        elif begins and self.done and self.keep and self.head.length is not None:
+            self._memory.learn(data, self.head)
         self.between_chunks = (
-            head is not None and head.chunked and not self._chunk_open and read.endswith(b"\r\n")
+            self.head is not None
+            and self.head.chunked
+            and not self._chunk_open
+            and read.endswith(b"\r\n")
         )
         receiver.received(self, read)
 
@@ -294,21 +324,24 @@ class Connection(asyncio.Protocol):
     def give_back(self, now_s: float) -> None:
         """The answer is whole: idle from now on, or closed."""
         self.receiver = None
-        if not self.keep or self.endpoint.retired or self.transport.is_closing():
+        endpoint = self.endpoint
+        if not self.keep or endpoint.retired or self.transport.is_closing():
+            self.direct = None
             self.transport.close()
             return
-        self.head = None
-        self.pieces = []
         self.done = self.keep = False
-        self._begins = True
-        self.between_chunks = False
-        self._head_bytes = 0
+        if not self._begins:
+            self._begins = True
+            self.head = self.direct = None
+            self.pieces = []
+            self.between_chunks = False
+            self._head_bytes = 0
         self.idle_since_s = now_s
-        self.endpoint.idle.append(self)
+        endpoint.idle.append(self)
 
     def drop(self) -> None:
         """Nobody wants the rest of the answer: the engine shall stop."""
-        self.receiver = None
+        self.receiver = self.direct = None
         self.transport.abort()
 
 

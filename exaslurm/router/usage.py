@@ -8,6 +8,12 @@ import re
 _IN = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
 _OUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
 
+# As vLLM writes it.
+_USUAL = re.compile(
+    rb'"usage":\s*\{\s*"prompt_tokens":\s*(\d{1,10}),\s*"total_tokens":\s*\d+,'
+    rb'\s*"completion_tokens":\s*(\d{1,10})[\s,}]'
+)
+
 
 def usage(answer: bytes) -> tuple[int | None, int | None]:
     """Tokens of the prompt and of the answer; None where the engine does not say.
@@ -18,6 +24,9 @@ def usage(answer: bytes) -> tuple[int | None, int | None]:
     at = answer.rfind(b'"usage"')
     if at < 0:
         return None, None
+    usual = _USUAL.match(answer, at)
+    if usual is not None:
+        return int(usual[1]), int(usual[2])
     prompt, completion = _IN.search(answer, at), _OUT.search(answer, at)
     return (
         int(prompt.group(1)) if prompt else None,

@@ -14,6 +14,7 @@ from exaslurm.router.events import EventStream
 from exaslurm.router.heads import Memory
 from exaslurm.router.relay import Body, Events
 from exaslurm.router.upstream import Connection, Endpoint
+from exaslurm.router.usage import usage
 
 PATH = "/v1/chat/completions"
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -156,6 +157,45 @@ def test_the_usual_stream_is_written_as_it_came() -> None:
     for packet in packets:
         line.connection.data_received(packet)
     assert all(out is packet for out, packet in zip(line.out[1:], packets, strict=True))
+
+
+USAGE = b'data: {"usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4}}\n\n'
+ENGINE_ERROR = b'data: {"error": {"code": 500, "message": "lost"}}\n\n'
+ODD = (
+    chunk(USAGE),
+    chunk(ENGINE_ERROR),
+    chunk(b"data: half an event"),
+    chunk(b"\n\n"),
+    chunk(b"x" * 3000 + b"\n\n"),
+    chunk(b"data: 1\n\n") + chunk(b"data: 2\n\n"),
+    b"0A\r\ndata: 10\n\n\r\n",
+    b"a;name=value\r\ndata: 11\n\n\r\n",
+    b"A\r\ndata: 12\n\n\r\n",
+    # Two that look like one.
+    b"6\r\ndata: \r\n4\r\n1\n\n\n\r\n",
+)
+
+
+@given(st.lists(EVENT.map(chunk) | st.sampled_from(ODD), max_size=8))
+def test_the_short_way_of_chunks_leads_where_the_long_one_does(packets: list[bytes]) -> None:
+    short, long = Line(), Line()
+    for packet in (HEAD + chunk(b"data: 0\n\n"), *packets, chunk(DONE), b"0\r\n\r\n"):
+        short.connection.data_received(packet)
+        long.connection.direct = None
+        long.connection.data_received(packet)
+    assert b"".join(short.out) == b"".join(long.out)
+    assert short.relay.healthy == long.relay.healthy
+    told = usage(b"".join(long.relay.stream.last))
+    assert told == (None, None) or usage(b"".join(short.relay.stream.last)) == told
+
+
+def test_a_chunk_that_comes_alone_is_not_looked_into() -> None:
+    line = Line()
+    line.connection.data_received(HEAD + chunk(b"data: 0\n\n"))
+    line.connection.receiver = None  # whom the long way leads to
+    packet = chunk(b"data: 1\n\n")
+    line.connection.data_received(packet)
+    assert line.out[-1] is packet
 
 
 def test_a_stream_that_ends_too_early_is_told_so() -> None:
