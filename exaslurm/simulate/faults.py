@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -57,9 +58,9 @@ class Fault:
     dice: tuple[float, ...]
 
 
-def faults(count: int, every_s: float, *, seed: int, most_s: float = math.inf) -> Iterator[Fault]:
-    """So many failures, one each ``every_s`` on average; as often as not they overlap. None lasts
-    longer than ``most_s``.
+def faults(every_s: float, *, seed: int, most_s: float = math.inf) -> Iterator[Fault]:
+    """Failures without end, one each ``every_s`` on average; as often as not they overlap. None
+    lasts longer than ``most_s``.
 
     Every kind comes in its share, also among few: the deck is dealt out before it is shuffled
     again.
@@ -67,7 +68,7 @@ def faults(count: int, every_s: float, *, seed: int, most_s: float = math.inf) -
     rng = random.Random(seed)
     deck: list[Kind] = []
     at_s = 0.0
-    for number in range(count):
+    for number in itertools.count():
         if not deck:
             deck = [kind for kind in KINDS for _ in range(_SHARES[kind])]
             deck = spread(deck, rng)

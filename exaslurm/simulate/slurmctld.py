@@ -241,19 +241,13 @@ class Slurmctld:
 
     def _sbatch(self, words: Sequence[str], script: str, now_s: float) -> Said:
         options = _options(script, words)
-        partition, wanted = options.get("partition", ""), int(options.get("nodes", "1"))
-        refusal = None
+        partition = options.get("partition", "")
         if partition not in self._partition.values():
-            refusal = (
-                "invalid partition specified: "
-                + partition
-                + "\nsbatch: error: "
-                + ("Batch job submission failed: Invalid partition name specified")
+            complaint = (
+                f"sbatch: error: invalid partition specified: {partition}\nsbatch: error: Batch "
+                "job submission failed: Invalid partition name specified\n"
             )
-        elif wanted > sum(part == partition for part in self._partition.values()):
-            refusal = "Batch job submission failed: Node count specification invalid"
-        if refusal is not None:
-            return Said(1, "", f"sbatch: error: {refusal}\n")
+            return Said(1, "", complaint)
         ident = str(self._next_id)
         self._next_id += 1
         signal = re.search(r"@(\d+)$", options.get("signal", ""))
@@ -261,7 +255,7 @@ class Slurmctld:
             id=ident,
             name=options.get("job-name", "sbatch"),
             script=script,
-            wanted=wanted,
+            wanted=int(options.get("nodes", "1")),
             partition=partition,
             limit_s=_limit_s(options.get("time", "60")),
             warn_s=float(signal[1]) if signal else None,
@@ -276,7 +270,7 @@ class Slurmctld:
             text = f"scancel: error: Kill job error on job id {ident}: Invalid job id specified\n"
             return Said(1, "", text), []
         if job.state == "PENDING":
-            job.state, job.end_s, job.reason = "CANCELLED", now_s, "None"
+            job.state, job.end_s = "CANCELLED", now_s
         elif job.told_s is None and not job.is_over:
             return Said(0), [self._tell(job, "CANCELLED", now_s)]
         return Said(0), []

@@ -179,18 +179,28 @@ async def _run(run: Run, world: World, begun_s: float) -> dict[str, Any]:
         await load.warm()
         looking = world.spawn(watch.run())
         first_s = time.monotonic()
-        strikes = []
-        for fault in faults(run.failures, run.every_s, seed=run.seed, most_s=run.most_s):
-            due_s = first_s + world.clock.machine_s(fault.at_s)
-            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-            strikes.append(world.spawn(striker.strike(fault)))
-        await asyncio.gather(*strikes)
+        await _strike(run, striker, first_s)
         struck_s = time.monotonic()
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
         back_s = await _until_full(watch, run.settle_s, must=False)
     watch.count(last=True)
     return report(run, watch, first_s, struck_s, back_s, begun_s, up_s)
+
+
+async def _strike(run: Run, striker: Striker, first_s: float) -> None:
+    """One failure after the other, until so many have met somebody and are over."""
+    world = striker.world
+    under_way: set[asyncio.Task[None]] = set()
+    for fault in faults(run.every_s, seed=run.seed, most_s=run.most_s):
+        due_s = first_s + world.clock.machine_s(fault.at_s)
+        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+        while under_way and striker.count + len(under_way) >= run.failures:
+            _, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+        under_way = {task for task in under_way if not task.done()}
+        if striker.count >= run.failures:
+            return
+        under_way.add(world.spawn(striker.strike(fault)))
 
 
 async def _until_full(watch: Watch, limit_s: float, *, must: bool = True) -> float | None:
@@ -245,7 +255,7 @@ def report(
         "replicas": run.layout.replicas,
         "factor": run.factor,
         "seed": run.seed,
-        "failures": sum(striker.done.values()),
+        "failures": striker.count,
         "missed": sum(striker.missed.values()),
         "by_kind": dict(striker.done),
         "at_once": striker.most_under_way,

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from exaslurm.core.turns import cell_of
 from exaslurm.simulate.faults import Fault, Kind
@@ -23,6 +23,8 @@ _MOST_LOST = 4
 _SLOW, _PAUSE_S = 0.75, 0.6
 _ARMED_S = 3.0
 _TRIES = 12
+# How long to look for a job that can be met.
+_LOOK_FOR_S = 240.0
 
 
 class Striker:
@@ -39,10 +41,15 @@ class Striker:
         self.under_way = 0
         self.most_under_way = 0
         self.router_kills: list[float] = []
-        self._world = world
+        self.world = world
         self._spared = spared
         self._notice_s = notice_s
         self._lost: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """How many have met somebody, and are over."""
+        return sum(self.done.values())
 
     async def strike(self, fault: Fault) -> None:
         """Do it, and wait until what it took away is back."""
@@ -60,20 +67,20 @@ class Striker:
         log.info("%d %s: %s", fault.number, fault.kind, "done" if hit else "nobody to meet")
 
     async def _lasts(self, fault: Fault) -> None:
-        await asyncio.sleep(self._world.clock.machine_s(fault.lasts_s))
+        await asyncio.sleep(self.world.clock.machine_s(fault.lasts_s))
 
     @contextlib.contextmanager
-    def _impairing(self):  # type: ignore[no-untyped-def]
+    def _impairing(self) -> Iterator[None]:
         self.impaired += 1
         try:
             yield
         finally:
             self.impaired -= 1
             # What waited meanwhile is done in the rounds after it.
-            self.impaired_until_s = self._world.clock.monotonic() + 60.0
+            self.impaired_until_s = self.world.clock.monotonic() + 60.0
 
     def is_impaired(self) -> bool:
-        return self.impaired > 0 or self._world.clock.monotonic() < self.impaired_until_s
+        return self.impaired > 0 or self.world.clock.monotonic() < self.impaired_until_s
 
     # --- whom ------------------------------------------------------------------------------------
 
@@ -84,21 +91,21 @@ class Striker:
         """Nodes that work for a job."""
         return [
             node
-            for node in self._world.layout.names()
-            if node not in self._lost and self._world.slurm.owner_of(node) is not None
+            for node in self.world.layout.names()
+            if node not in self._lost and self.world.slurm.owner_of(node) is not None
         ]
 
     def _jobs(self) -> list[Job]:
         """Jobs that run, but of cells that are spared."""
         return [
             job
-            for job in self._world.slurm.live()
-            if job.state == "RUNNING" and cell_of(self._world.turns[job.id]) not in self._spared
+            for job in self.world.slurm.live()
+            if job.state == "RUNNING" and cell_of(self.world.turns[job.id]) not in self._spared
         ]
 
     def _heads(self) -> set[str]:
         """First nodes of the jobs of spared cells."""
-        world = self._world
+        world = self.world
         return {
             job.nodes[0]
             for job in world.slurm.live()
@@ -109,7 +116,7 @@ class Striker:
         nodes = self._nodes()
         first = int(fault.dice[0] * len(nodes)) if nodes else 0
         for node in (nodes[first:] + nodes[:first])[:_TRIES]:
-            if await self._world.ask(node, do, number=int(fault.dice[1] * 1000)):
+            if await self.world.ask(node, do, number=int(fault.dice[1] * 1000)):
                 return True
         return False
 
@@ -128,12 +135,12 @@ class Striker:
         jobs = self._jobs()
         first = int(fault.dice[0] * len(jobs)) if jobs else 0
         for job in jobs[first:] + jobs[:first]:
-            if await self._world.ask(job.nodes[0], "kill_controller"):
+            if await self.world.ask(job.nodes[0], "kill_controller"):
                 return True
         return False
 
     async def _node_lost(self, fault: Fault) -> bool:
-        world = self._world
+        world = self.world
         kept = self._heads()
         up = [n for n in world.layout.names() if n not in self._lost and n not in kept]
         node = self._pick(up, fault.dice[0])
@@ -149,32 +156,45 @@ class Striker:
         self._lost.discard(node)
         return True
 
+    async def _some_job(self, dice: float, left_s: float = 0.0) -> Job | None:
+        """One that runs, and has more than this before its limit; waits a little for one."""
+        world = self.world
+        until_s = time.monotonic() + world.clock.machine_s(_LOOK_FOR_S)
+        while True:
+            now_s = world.clock.wall()
+            jobs = {j.id: j for j in self._jobs() if (j.limit_end_s or 0.0) - now_s > left_s}
+            ident = self._pick(list(jobs), dice)
+            if ident is not None:
+                return jobs[ident]
+            if time.monotonic() > until_s:
+                return None
+            await asyncio.sleep(_PAUSE_S)
+
     async def _job_cancelled(self, fault: Fault) -> bool:
-        ident = self._pick([job.id for job in self._jobs()], fault.dice[0])
-        if ident is None:
+        job = await self._some_job(fault.dice[0])
+        if job is None:
             return False
-        world = self._world
-        _, events = world.slurm.command(["scancel", ident], "", world.clock.wall())
+        world = self.world
+        _, events = world.slurm.command(["scancel", job.id], "", world.clock.wall())
         for event in events:
             world.on(event)
         return True
 
     async def _wall_time_reached(self, fault: Fault) -> bool:
-        world, now_s = self._world, self._world.clock.wall()
-        jobs = [job for job in self._jobs() if (job.limit_end_s or 0) - now_s > 2 * self._notice_s]
-        ident = self._pick([job.id for job in jobs], fault.dice[0])
-        if ident is None:
+        world = self.world
+        job = await self._some_job(fault.dice[0], 2 * self._notice_s)
+        if job is None:
             return False
-        job = world.slurm.jobs[ident]
-        world.slurm.set_limit(ident, now_s - (job.start_s or now_s) + self._notice_s)
+        now_s = world.clock.wall()
+        world.slurm.set_limit(job.id, now_s - (job.start_s or now_s) + self._notice_s)
         until_s = time.monotonic() + world.clock.machine_s(self._notice_s + 120.0)
         while not job.is_over and time.monotonic() < until_s:  # noqa: ASYNC110
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_PAUSE_S)
         return True
 
     async def _router_worker_killed(self, _fault: Fault) -> bool:
         """The younger one, so that the other can be looked at for long."""
-        workers = self._world.workers()
+        workers = self.world.workers()
         if len(workers) < 2:
             return False
         self.router_kills.append(time.monotonic())
@@ -184,7 +204,7 @@ class Striker:
 
     async def _supervisor_killed(self, fault: Fault) -> bool:
         """In the middle of an effect, if there is one soon; else wherever it is."""
-        world = self._world
+        world = self.world
         process = world.supervisor
         if process is None or process.returncode is not None:
             return False
@@ -202,7 +222,7 @@ class Striker:
         return True
 
     async def _slurmctld_silent(self, fault: Fault) -> bool:
-        slurm = self._world.slurm
+        slurm = self.world.slurm
         if slurm.silent:
             return False
         with self._impairing():
@@ -214,7 +234,7 @@ class Striker:
         return True
 
     async def _file_system_slow(self, fault: Fault) -> bool:
-        world = self._world
+        world = self.world
         if not world.has_shared:
             return False
         with self._impairing():

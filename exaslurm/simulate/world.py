@@ -67,6 +67,7 @@ class World:
         self.unforeseen = 0
         self._shared = shared
         self._mount: asyncio.subprocess.Process | None = None
+        self._server: asyncio.Server | None = None
         self._hosts: list[asyncio.subprocess.Process] = []
         self._host_of: dict[str, asyncio.subprocess.Process] = {}
         self._addresses: dict[str, str] = {}
@@ -100,7 +101,7 @@ class World:
         write_atomic(sites / "simulated.yaml", self.layout.site(self.state))
         spec = self.directory / "spec.yaml"
         write_atomic(spec, self.layout.spec())
-        await asyncio.start_unix_server(
+        self._server = await asyncio.start_unix_server(
             self._answer, self.directory / "slurm.sock", limit=wire.LIMIT_BYTES
         )
         await self._start_hosts()
@@ -130,6 +131,8 @@ class World:
             if process is not None and process.returncode is None:
                 process.kill()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
         if self._mount is not None:
             unmount = await asyncio.create_subprocess_exec(
                 "fusermount3", "-u", "-z", str(self.state)

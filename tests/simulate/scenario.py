@@ -78,7 +78,9 @@ def story(
     seen["unknown"] = slurm.jobs(["999999"])["999999"].state
     seen["no such name"] = slurm.find_by_name("exa-story-none")
     slurm.cancel("999999")
-    seen["too many nodes"] = refused(lambda: submit("many", "true", nodes=50))
+    many = submit("many", "true", nodes=50)
+    seen["too many nodes"] = look(many)["state"]
+    slurm.cancel(many)
     seen["no such partition"] = refused(lambda: submit("where", "true", where="nope"))
     seen["limit of nothing"] = refused(lambda: slurm.set_time_limit("999999", "999999", 5))
     return seen

@@ -125,6 +125,12 @@ def test_nodes_belong_to_one_job(client: Client, tmp_path: Path) -> None:
     assert client.one(second).reason == "Resources"
 
 
+def test_one_that_needs_more_nodes_than_there_are_waits(client: Client, tmp_path: Path) -> None:
+    ident = submit(client, tmp_path, nodes=5)
+    assert client.at(1000.0) == []
+    assert client.one(ident).state == "PENDING"
+
+
 def test_nodes_that_are_excluded_are_not_used(client: Client, tmp_path: Path) -> None:
     ident = submit(client, tmp_path, nodes=2, exclude="s[1-2]")
     assert client.at(10.0) == [Event("start", ident, ("s3", "s4"))]
@@ -186,8 +192,6 @@ def test_limits_are_changed_by_administrators(client: Client, tmp_path: Path) ->
 
 
 def test_refusals_and_silence(client: Client, tmp_path: Path) -> None:
-    with pytest.raises(SubmitRejected, match="Node count"):
-        submit(client, tmp_path, nodes=5)
     with pytest.raises(SubmitRejected, match="artition"):
         submit(client, tmp_path, partition="nope")
     client.slurm.silent = True
