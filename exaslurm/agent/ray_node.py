@@ -92,6 +92,7 @@ class RayNode:
             assert target is not None
             began = time.monotonic()
             try:
+                await self._refuse_lost(target)
                 adopted = self._adopt(target)
                 child = adopted or await self._start(target)
                 await self._watch(child, target, fresh=adopted is None)
@@ -119,6 +120,15 @@ class RayNode:
         if self._target is None or only_new:
             await self._wake.wait()
         self._wake.clear()
+
+    async def _refuse_lost(self, target: RayTarget) -> None:
+        """AllocationError where the head's Ray of this epoch ended while no agent was there to see
+        it: its GCS is lost, and the others would wait for ever for what it knew."""
+        child = self._children.get(NAME)
+        lost = child is not None and child.exit is not None
+        if lost and self._settings.is_head and self._last_epoch() == target.epoch:
+            assert child is not None
+            raise AllocationError(await self._why(child.exit or 0))
 
     def _adopt(self, target: RayTarget) -> Child | None:
         child = self._children.get(NAME)

@@ -179,6 +179,29 @@ async def test_the_next_agent_adopts_it(make_bench: MakeBench) -> None:
         assert status.seconds is None  # nobody measured it this time
 
 
+async def test_the_next_agent_of_the_head_starts_no_lost_epoch_again(
+    make_bench: MakeBench,
+) -> None:
+    """Ray and agent died together: a GCS that knows nothing must not pass for the old one."""
+    bench = make_bench(head=True)
+    async with bench.running() as node:
+        await until(node, up(1))
+    first = bench.pid()
+    os.kill(first, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while bench.children.get("ray").exit is None:  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+    async with bench.running() as node:
+        failed = await until(node, lambda s: s.state == "failed")
+        assert failed.epoch == 1
+        assert "ended by SIGKILL" in str(failed.cause)
+        assert bench.pid() == first
+        node.want(bench.target(2))
+        await until(node, up(2))
+        await node.stop()
+
+
 async def test_another_node_waits_for_the_gcs_and_comes_back_by_itself(
     make_bench: MakeBench,
 ) -> None:
