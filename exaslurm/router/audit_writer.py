@@ -97,6 +97,8 @@ class ChainWriter:
 
     def ready(self) -> None:
         """Have a file to append to: the first one, or the next after its size or day."""
+        if self._file is not None and not self._directory.parent.is_dir():
+            raise StateError(f"there is no {self._directory.parent} (is its file system mounted?)")
         if self._file is not None and not self._is_in_place():
             # Somebody moved what is written to. What they have is all that there is of it.
             self._unsaid = self.at_stake

@@ -125,6 +125,7 @@ def _lines(stdout: str) -> Iterable[str]:
 def _group(rows: Iterable[tuple[str, ...]], expand: Expand) -> dict[str, JobInfo]:
     """Components (``93+0``, ``93+1``) under their leader, in order."""
     jobs: dict[str, JobInfo] = {}
+    ends: dict[str, list[float | None]] = {}
     for ident, name, state, nodelist, start, end, reason, code in rows:
         match = _COMPONENT_ID.fullmatch(ident.strip())
         if match is None:  # an array task or a step: not a job of ours
@@ -146,23 +147,29 @@ def _group(rows: Iterable[tuple[str, ...]], expand: Expand) -> dict[str, JobInfo
                 reason="",
                 nodes=(),
                 start_s=unix_time(start.strip()),
-                end_s=unix_time(end.strip()),
+                end_s=None,
                 components=(),
             )
+        ends.setdefault(match[1], []).append(unix_time(end.strip()))
         jobs[match[1]] = replace(job, components=(*job.components, component))
-    return {ident: _summed(job) for ident, job in jobs.items()}
+    return {ident: _summed(job, ends[ident]) for ident, job in jobs.items()}
 
 
-def _summed(job: JobInfo) -> JobInfo:
+def _summed(job: JobInfo, ends: list[float | None]) -> JobInfo:
     parts = tuple(sorted(job.components, key=lambda part: part.offset))
     state = states.combined([part.state for part in parts])
     # The reason of a component in that state is the one to show; any other beats none.
     reasons = [part.reason for part in parts if part.reason and part.state == state]
     reasons += [part.reason for part in parts if part.reason]
+    known = [end_s for end_s in ends if end_s is not None]
+    # One that runs is whole until the first of its components reaches its limit; one is over when
+    # the last of them is.
+    outermost = max if state in states.FINISHED else min
     return replace(
         job,
         components=parts,
         state=state,
+        end_s=outermost(known) if known else None,
         reason=reasons[0] if reasons else "",
         nodes=tuple(node for part in parts for node in part.nodes),
     )

@@ -7,16 +7,22 @@ that no second thread hangs.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
+import stat
 import sys
 import threading
 from collections import deque
+from typing import TextIO
 
 from exaslurm.util.iothread import IoThread
 
 _DATE = "%Y-%m-%dT%H:%M:%S"
 # While nothing can be written, the oldest lines go.
 _MOST_LINES = 20_000
+_DEAD = (errno.ENOTCONN, errno.ESTALE, errno.EIO)
 
 _active: LogThread | None = None
 
@@ -30,7 +36,7 @@ class LogThread:
         self._lock = threading.Lock()
         self._asked = False
         self._files = IoThread("log")
-        self._stream = logging.StreamHandler(sys.stderr)
+        self._stream = _Stream(sys.stderr)
         if form is None:
             formatter = logging.Formatter(f"%(asctime)s {name}: %(message)s", _DATE)
         else:
@@ -72,6 +78,30 @@ class LogThread:
             self._asked = False
         while self._lines:
             self._stream.handle(self._lines.popleft())
+
+
+class _Stream(logging.StreamHandler[TextIO]):
+    """Writes to stderr. Where that is a file whose file system went and came back, the open file is
+    dead for good: then it is opened again."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._path: str | None = None
+        with contextlib.suppress(OSError):
+            path = os.readlink("/proc/self/fd/2")
+            if stat.S_ISREG(os.fstat(2).st_mode) and os.path.isabs(path):
+                self._path = path
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError) or error.errno not in _DEAD or self._path is None:
+            super().handleError(record)
+            return
+        with contextlib.suppress(OSError):  # away still: this line is lost
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            os.dup2(fd, 2)
+            os.close(fd)
+            os.write(2, f"{self.format(record)}\n".encode(errors="replace"))
 
 
 class _Entry(logging.Handler):

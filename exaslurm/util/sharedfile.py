@@ -54,9 +54,16 @@ def _try_lock(fd: int, path: Path, kind: int) -> bool:
 def is_at(fd: int, path: Path) -> bool:
     """Whether the open file is the one at ``path``: whoever left last may have removed it."""
     try:
-        return os.path.samestat(path.stat(), os.fstat(fd))
+        there = path.stat()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ESTALE):  # on NFS: another host removed it
+            return False
+        raise
+    try:
+        return os.path.samestat(there, os.fstat(fd))
+    except OSError as error:
+        # Its file system went and came back: what was opened before is dead.
+        if error.errno in (errno.ESTALE, errno.ENOTCONN):
             return False
         raise
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,11 +103,18 @@ class Lab:
         return self.exaslurm(*words, timeout_s=1200)
 
 
-def lab(line: Line, *, profile: str = "wide", slurm: str = "22.05", nodes: int = 4) -> Lab:
+def lab(
+    line: Line,
+    *,
+    profile: str = "wide",
+    slurm: str = "22.05",
+    nodes: int = 4,
+    accounting: Sequence[str] | None = None,
+) -> Lab:
     """Bring the lab up (or find it up) with this clone's exaslurm on its nodes.
 
     Its name is $EXASLURM_LAB or ``lab``; of other profiles, versions and sizes, with these behind
-    it.
+    it. ``accounting``: with an accounting database, and these lines in slurm.conf.
     """
     if os.geteuid() != 0:
         raise LineFailed("the lab needs root")
@@ -118,12 +125,15 @@ def lab(line: Line, *, profile: str = "wide", slurm: str = "22.05", nodes: int =
             *([profile] if profile != "wide" else []),
             *([slurm.replace(".", "")] if slurm != "22.05" else []),
             *([str(nodes)] if nodes != 4 else []),
+            *(["acct"] if accounting is not None else []),
         ]
     )
     _output(
         [
             *(str(ROOT / "scripts/lab"), "up", "--name", chosen, "--install"),
             *("--nodes", str(nodes), "--profile", profile, "--slurm", slurm),
+            *(["--accounting"] if accounting is not None else []),
+            *(f"--conf={text}" for text in accounting or ()),
         ]
     )
     line.note(f"lab {chosen}: Slurm {slurm}, profile {profile}, {nodes} nodes; software {env}")

@@ -36,6 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     up_verb.add_argument("--profile", choices=PROFILES, default="wide")
     up_verb.add_argument("--slurm", metavar="DIR|22.05|24.11", help="a chroot, or a known version")
     up_verb.add_argument("--accounting", action="store_true", help="slurmdbd and MariaDB too")
+    up_verb.add_argument(
+        "--conf", action="append", default=[], metavar="K=V", help="a further line of slurm.conf"
+    )
     up_verb.add_argument("--install", action="store_true", help="apt-get what is missing")
 
     verbs.add_parser("down", parents=[named], help="take every trace of the lab away")
@@ -80,7 +83,12 @@ def _up(arguments: argparse.Namespace) -> int:
     version = prerequisites.slurm_version(root)
     prerequisites.check_version(arguments.slurm, version)
     config = LabConfig(
-        arguments.name, arguments.nodes, arguments.profile, str(root), arguments.accounting
+        arguments.name,
+        arguments.nodes,
+        arguments.profile,
+        str(root),
+        arguments.accounting,
+        tuple(arguments.conf),
     )
     with lock.machine_lock():
         lab, made = up.bring_up(config, version)

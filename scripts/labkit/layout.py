@@ -51,6 +51,10 @@ class LabConfig:
     profile: str
     slurm_root: str  # the root directory whose Slurm is used: "/" or a chroot
     accounting: bool
+    conf: tuple[str, ...] = ()  # further lines of slurm.conf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "conf", tuple(self.conf))  # a list, from JSON
 
     def validate(self) -> None:
         """Raise UsageError if no such lab can exist."""
@@ -62,6 +66,9 @@ class LabConfig:
             raise UsageError(f"--nodes {self.nodes}: use {MIN_NODES} to {MAX_NODES}")
         if self.profile not in PROFILES:
             raise UsageError(f"--profile {self.profile!r}: use one of {', '.join(PROFILES)}")
+        for line in self.conf:
+            if not re.fullmatch(r"[A-Za-z]+=[^\n]+", line):
+                raise UsageError(f"--conf {line!r}: use KEY=VALUE, as in slurm.conf")
 
     def differences(self, other: LabConfig) -> list[str]:
         """Name every setting in which `other` differs, with both values."""

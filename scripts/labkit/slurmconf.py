@@ -40,6 +40,7 @@ class SlurmSettings:
     hardware: Hardware
     cgroup_version: int  # 0: no cgroups
     accounting: bool
+    conf: tuple[str, ...] = ()  # further lines of slurm.conf
 
 
 def parse_hardware(slurmd_c: str) -> Hardware:
@@ -124,7 +125,7 @@ def slurm_conf(settings: SlurmSettings) -> str:
         f"PartitionName=cpu Nodes={cpu_node[0]} Default=YES {limits}",
         f"PartitionName=gpu Nodes={','.join(name for name, _ in gpu_nodes)} Default=NO {limits}",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *settings.conf]) + "\n"
 
 
 def gres_conf(settings: SlurmSettings) -> str:

@@ -57,6 +57,7 @@ def slurm_settings(lab: LabRecord) -> SlurmSettings:
         hardware=real_hardware(root) if real else WIDE_HARDWARE,
         cgroup_version=cgroups.version(cgroups.detect()) if real else 0,
         accounting=lab.config.accounting,
+        conf=lab.config.conf,
     )
 
 

@@ -130,3 +130,14 @@ def test_times_are_those_of_the_commands() -> None:
     assert parse.unix_time("1970-01-02T00:00:01") == 86401.0
     assert parse.time_text(86401.9) == "1970-01-02T00:00:01"
     assert parse.unix_time("NONE") is None
+
+
+@pytest.mark.parametrize(("state", "end"), [("RUNNING", 30), ("COMPLETED", 40)])
+def test_components_with_limits_of_their_own(state: str, end: int) -> None:
+    jobs = parse.squeue_jobs(
+        f"93+1|x|{state}|c2|2026-11-29T20:35:45|2026-11-29T20:40:40|None\n"
+        f"93+0|x|{state}|c1|2026-11-29T20:35:45|2026-11-29T20:40:30|None\n"
+        f"93+2|x|{state}|c3|2026-11-29T20:35:45|NONE|None\n",
+        expand,
+    )
+    assert jobs["93"].end_s == calendar.timegm((2026, 11, 29, 20, 40, end))
