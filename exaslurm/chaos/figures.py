@@ -28,7 +28,7 @@ class Figures:
     retried: int | None
     longest_gap_s: float
     to_success_s: float | None
-    slowest_s: float
+    waited_s: float
     samples: tuple[str, ...] = ()
     replicas: dict[str, int] = field(default_factory=dict)
 
@@ -48,6 +48,7 @@ def figures(
     ]
     failures = [(item, found) for item, found in zip(asked, classes, strict=True) if found != "ok"]
     after = [item for item in asked if item.ended_s >= fault_s]
+    waiting = [item for item in after if item.asked_s < fault_s and not item.stream]
     served: dict[str, int] = {}
     for item in after:
         if item.replica:
@@ -64,7 +65,7 @@ def figures(
             silences,
             fault_s,
         ),
-        slowest_s=round(max((item.ended_s - item.asked_s for item in after), default=0.0), 3),
+        waited_s=round(max((item.ended_s - fault_s for item in waiting), default=0.0), 3),
         samples=tuple(_words(item, found, fault_s) for item, found in failures[:5]),
         replicas=dict(sorted(served.items())),
     )

@@ -20,6 +20,7 @@ def report_text(report: Report) -> str:
         ("sent to another replica by the router", _count(found.retried)),
         ("asked again by the client, over a new connection", str(found.reconnected)),
         ("longest time without any answer", seconds(found.longest_gap_s)),
+        ("plain requests that waited were answered within", seconds(found.waited_s)),
         ("98.5 % answered, second by second, after", _time(found.to_success_s)),
         ("full strength after", _time(report.to_strength_s)),
         ("engines: the same processes, others", f"{report.engines_same}, {report.engines_changed}"),

@@ -60,6 +60,16 @@ def test_the_longest_gap_begins_with_the_fault() -> None:
     assert longest_gap([(-3.0, -1.0)], 0.0) == 0.0
 
 
+def test_how_long_those_waited_who_had_asked_before() -> None:
+    asked = [
+        Asked(stream=False, asked_s=9.0, ended_s=12.5, status=200, tail=ANSWER),
+        Asked(stream=False, asked_s=10.1, ended_s=17.0, status=200, tail=ANSWER),
+        Asked(stream=True, asked_s=9.0, ended_s=15.0, status=200, tail=b""),
+        Asked(stream=False, asked_s=8.0, ended_s=9.0, status=200, tail=ANSWER),
+    ]
+    assert figures(asked, [], 10.0).waited_s == 2.5
+
+
 def test_the_sum() -> None:
     def asked(end: float, **more: object) -> Asked:
         given = {"stream": False, "asked_s": end - 0.2, "ended_s": end, "status": 200}
@@ -81,5 +91,6 @@ def test_the_sum() -> None:
     assert (found.sent, found.ok, found.retried, found.reconnected) == (5, 3, 3, 2)
     assert found.failed == {"not_begun": 0, "begun_event": 0, "begun_cut": 0, "router_lost": 2}
     assert found.longest_gap_s == 0.45
+    assert found.waited_s == 0.0
     assert found.replicas == {"r1": 4}
     assert "reset" in found.samples[0]
