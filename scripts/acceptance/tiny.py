@@ -8,10 +8,12 @@ from acceptance.runner import Line
 PATH = "/exa/shared/scratch/exa1/tiny-llama"
 
 
-def tiny_model(line: Line, lab: Lab) -> str:
+def tiny_model(line: Line, lab: Lab, *, layers: int = 2) -> str:
     """The directory of a tiny random llama on the lab's shared file system."""
-    if lab.sh(f"test -s {PATH}/model.safetensors -a -s {PATH}/tokenizer.json").returncode:
+    path = PATH if layers == 2 else f"{PATH}-{layers}"
+    if lab.sh(f"test -s {path}/model.safetensors -a -s {path}/tokenizer.json").returncode:
         program = (ROOT / "tests/tools/tiny_model.py").read_text()
-        made = lab.on("login", f"{lab.env}/bin/python", "-", PATH, text=program, timeout_s=300)
+        words = (f"{lab.env}/bin/python", "-", path, str(layers))
+        made = lab.on("login", *words, text=program, timeout_s=300)
         line.ran("a tiny model for real vLLM", made)
-    return PATH
+    return path

@@ -1,4 +1,4 @@
-"""Makes a tiny random llama: ``python tests/tools/tiny_model.py DIR``.
+"""Makes a tiny random llama: ``python tests/tools/tiny_model.py DIR [LAYERS]``.
 
 Two layers, a tokenizer of its own and a ChatML template: real vLLM serves it, at once, and says
 nonsense, the same each time. Needs torch, transformers and tokenizers: run it with the Python of
@@ -20,7 +20,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def make(directory: Path) -> None:
+def make(directory: Path, layers: int = 2) -> None:
     """Write config, weights (1 MB), tokenizer and template into ``directory``."""
     import tokenizers
     import torch
@@ -54,7 +54,7 @@ def make(directory: Path) -> None:
             vocab_size=VOCABULARY,
             hidden_size=64,
             intermediate_size=128,
-            num_hidden_layers=2,
+            num_hidden_layers=layers,
             num_attention_heads=2,
             num_key_value_heads=1,
             max_position_embeddings=8192,
@@ -69,4 +69,4 @@ def make(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    make(Path(sys.argv[1]), *map(int, sys.argv[2:3]))
