@@ -35,10 +35,12 @@ class Lab:
         text: str = "",
         timeout_s: float = 120,
         variables: Mapping[str, str] | None = None,
+        door: bool = False,
     ) -> Done:
-        """Run a command on a host of the lab."""
+        """Run a command on a host of the lab; with ``door`` it may use scripts/lab."""
         given = [f"--env={key}={value}" for key, value in (variables or {}).items()]
         words = [str(ROOT / "scripts/lab"), "exec", "--name", self.name, "--user", user, *given]
+        words += ["--door"] if door else []
         return subprocess.run(
             [*words, host, "--", *command],
             input=text,

@@ -144,3 +144,18 @@ def test_the_machine_can_reach_a_host(lab: RunningLab) -> None:
     address = lab.status()["hosts"]["ctl"]["address"]
     check = f"import socket; socket.create_connection(({address!r}, 6817), 5).close()"
     assert subprocess.run(["/usr/bin/python3", "-c", check], timeout=30).returncode == 0
+
+
+def test_a_command_may_use_the_lab_through_its_door(lab: RunningLab) -> None:
+    door = "/run/exaslurm-door/lab"
+    script = f"{door} exec --user root c2 -- hostname; {door} link cut c9; echo $?; {door} down"
+    done = lab.run("exec", "--door", "login", "--", "sh", "-c", script)
+    assert done.stdout.split() == ["c2", "2"]
+    assert "c9" in done.stderr
+    assert "not through this door" in done.stderr
+    # For that user alone, and for as long as the command runs.
+    other = f"su exa2 -s /bin/sh -c '{door} status' && echo open"
+    assert "open" not in lab.sh("login", f"{door} status && echo open || true")
+    done = lab.run("exec", "--door", "--user", "exa1", "login", "--", "sh", "-c", "sleep 1")
+    assert done.returncode == 0
+    assert "open" not in lab.run("exec", "--user", "root", "login", "--", "sh", "-c", other).stdout
