@@ -241,17 +241,18 @@ class Engine:
                 if ended is not None and ended.exit is not None:
                     raise EngineExited(await self._why(ended.exit))
                 self._tools.oom.look()
+                healthy = await self._probe.healthy()
                 now = time.monotonic()
-                if await self._probe.healthy():
-                    answered = time.monotonic()
+                if healthy:
+                    answered = now
                     if state.load_s is None:
                         state = await self._became_healthy(state)
-                        progress.moved(answered)
+                        progress.moved(now)
                 elif state.load_s is None:
                     await self._check_loading(child, state)
-                elif now - answered > times.hung_s:
+                elif now - answered >= times.hung_s:
                     await self._end_hung(child, f"no answer on /health for {times.hung_s:g} s")
-                if state.load_s is not None and now - scraped >= times.scrape_s:
+                if healthy and now - scraped >= times.scrape_s:
                     scraped = now
                     signs = await self._probe.signs()
                     progress.look(signs, time.monotonic())

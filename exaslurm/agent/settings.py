@@ -110,5 +110,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         grace_s=options.grace_s,
         plan=plan,
         environ=environ,
-        times=Times(hung_s=plan.timeouts.hung_s, stall_s=plan.timeouts.stall_s),
+        times=Times(
+            hung_s=plan.timeouts.hung_s,
+            stall_s=plan.timeouts.stall_s,
+            probe_timeout_s=min(Times().probe_timeout_s, plan.timeouts.hung_s / 3),
+        ),
     )
