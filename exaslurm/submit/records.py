@@ -13,6 +13,7 @@ from exaslurm.core import codec
 from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
 from exaslurm.core.rollout import Rollout
+from exaslurm.core.scale import Scale, Targets
 from exaslurm.core.submission import Desired, Submission
 from exaslurm.errors import StateError
 from exaslurm.rundir import GenerationDir, RunDir
@@ -104,6 +105,31 @@ def end_rollout(run_dir: RunDir, reason: str) -> None:
     if rollout is not None and not rollout.is_over:
         over = replace(rollout, state="undone", reason=reason, note=None)
         write_atomic(run_dir.rollout, codec.dumps(over, indent=1))
+
+
+def read_scale(run_dir: RunDir) -> Scale | None:
+    """How many replicas are wanted; None: all that are planned. StateError if the file cannot be
+    understood."""
+    if not run_dir.scale.exists():
+        return None
+    return codec.loads(Scale, read_text(run_dir.scale), where=str(run_dir.scale))
+
+
+def write_scale(run_dir: RunDir, scale: Scale | None) -> None:
+    """Say how many replicas are wanted; None: all that are planned."""
+    if scale is None:
+        run_dir.scale.unlink(missing_ok=True)
+    else:
+        write_atomic(run_dir.scale, codec.dumps(scale, indent=1))
+
+
+def write_targets(generation: GenerationDir, turn: str, counts: Mapping[str, int] | None) -> None:
+    """Say with how many replicas of each shard a job of a cell begins; None: with all."""
+    path = generation.targets(turn)
+    if counts is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_atomic(path, codec.dumps(Targets(replicas=counts)) + "\n")
 
 
 def add_history(

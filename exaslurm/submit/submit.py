@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from exaslurm.core.plan import Plan
+from exaslurm.core.sharing import Counts, at_start, share
 from exaslurm.core.submission import Submission
 from exaslurm.core.turns import cell_of, number_of
 from exaslurm.errors import (
@@ -215,7 +216,13 @@ class _Submit:
             number = last.generation.number + 1 if last else 1
             generation = self.run_dir.generation(number)
         write_generation(self.run_dir, generation, self.plan, spec_text, self.template_dirs)
-        return self._start(generation, {}, [cell.name for cell in self.plan.cells])
+        scale = at_start(self.plan)
+        records.write_scale(self.run_dir, scale)
+        wanted = share(self.plan, scale, frozenset())
+        return self._start(generation, {}, [name for name in self._cells() if name in wanted])
+
+    def _cells(self) -> list[str]:
+        return [cell.name for cell in self.plan.cells]
 
     def _join(self, running: list[GenerationSurvey]) -> SubmitResult:
         """Attach to what runs, and submit cells that were never submitted."""
@@ -247,7 +254,8 @@ class _Submit:
             host = newest.submissions[cell].host
             self.talk(f"cell {cell} was started on {host}; whether it runs is not seen from here")
         current = _newest_turns(newest)
-        ended = [cell for cell in newest.cells("ended") if cell in current]
+        wanted = self._shares(newest)
+        ended = [c for c in newest.cells("ended") if c in current and cell_of(c) in wanted]
         if ended:
             self.talk(
                 f"these cells have ended and are not submitted again: {', '.join(ended)}"
@@ -255,9 +263,7 @@ class _Submit:
             )
         # A rollout begins with later turns.
         later = {cell_of(turn) for turn in newest.submissions if turn != cell_of(turn)}
-        missing = [
-            cell for cell in newest.cells("never") if cell == cell_of(cell) and cell not in later
-        ]
+        missing = [cell for cell in newest.cells("never") if cell in wanted and cell not in later]
         if missing:
             self.talk(f"an earlier submit left out {', '.join(missing)}")
             return self._start(newest.generation, newest.submissions, missing)
@@ -270,6 +276,11 @@ class _Submit:
             submissions=tuple(newest.submissions[cell] for cell in current),
             attached=True,
         )
+
+    def _shares(self, survey: GenerationSurvey) -> dict[str, Counts | None]:
+        """The cells that are wanted now, and what they run."""
+        living = {cell_of(turn) for turn in survey.cells("alive", "unknown")}
+        return share(self.plan, records.read_scale(self.run_dir), living)
 
     def _close_ended(self, surveys: list[GenerationSurvey]) -> None:
         """Note that jobs have ended, so that no later submit asks Slurm for them again."""
@@ -320,7 +331,9 @@ class _Submit:
         records.end_rollout(self.run_dir, "the deployment was submitted anew")
         records.write_desired(self.run_dir, run=True, generation=generation.number)
         try:
+            shares = share(self.plan, records.read_scale(self.run_dir), frozenset(known))
             for cell in cells:
+                records.write_targets(generation, cell, shares.get(cell))
                 done[cell] = starter.start(generation, cell)
         finally:
             self._add_history(generation, list(done.values()), notes)

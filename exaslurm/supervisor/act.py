@@ -108,7 +108,7 @@ class Actor:
 
     def _do(self, effect: Effect, look: Look, turns: dict[str, Submission]) -> None:
         if isinstance(effect, Submit):
-            self._submit(effect, look.plans[effect.generation], turns)
+            self._submit(effect, look, turns)
             return
         item = turns.get(effect.turn)
         if item is None:
@@ -136,8 +136,8 @@ class Actor:
 
     # --- submitting --------------------------------------------------------------------------
 
-    def _submit(self, effect: Submit, plan: Plan, turns: dict[str, Submission]) -> None:
-        generation = self.run_dir.generation(effect.generation)
+    def _submit(self, effect: Submit, look: Look, turns: dict[str, Submission]) -> None:
+        generation, plan = self.run_dir.generation(effect.generation), look.plans[effect.generation]
         name = cell_of(effect.turn)
         mine = sorted(
             (item for item in turns.values() if cell_of(item.cell) == name),
@@ -151,6 +151,8 @@ class Actor:
         if again is not None and (again.state, again.refusals) != ("refused", effect.refusals):
             return
         cell, maintenance = self._write_script(effect.turn, generation, plan)
+        shares = next((c.targets for c in look.world.cells if c.name == name), {})
+        records.write_targets(generation, effect.turn, shares.get(effect.generation))
         starter = CellStarter(
             plan=plan,
             run_dir=self.run_dir,
