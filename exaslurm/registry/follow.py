@@ -233,8 +233,11 @@ class RegistryFollower:
         silent = False
         while True:
             try:
-                path = f"/v1/state?router={cell.told.tag}"
+                asked_with = cell.told.tag
+                path = f"/v1/state?router={asked_with}"
                 raw = await self._get(cell.record.state_url, path)
+                if cell.told.tag != asked_with:
+                    continue  # a new record has come meanwhile: figures alone would not do
                 now_s = self._clock.monotonic()
                 if cell.take_state(raw, now_s):
                     self._publish()

@@ -48,13 +48,18 @@ class Controller:
         self.asked = 0
         self.url = ""
         self.query = ""
+        self.meanwhile: Callable[[], None] | None = None
 
     async def handle(self, request: web.Request) -> web.Response:
         self.asked += 1
         self.query = request.query["router"]
         if request.headers.get("Authorization") != f"Bearer {KEY}":
             return web.Response(status=401)
-        return web.Response(body=self.body, status=self.status)
+        body, meanwhile = self.body, self.meanwhile
+        if meanwhile is not None:
+            self.meanwhile = None
+            meanwhile()
+        return web.Response(body=body, status=self.status)
 
     async def models(self, request: web.Request) -> web.Response:
         """As an engine of the deployment would answer."""
@@ -201,3 +206,25 @@ async def test_figures_reach_the_router(run_dir: RunDir, controller: Controller)
         controller.body = view("ready", seen=controller.query, running=5)
         await until(lambda: seen == {"c000-r0000": 5})
         assert follower.replicas is shown
+
+
+async def test_a_record_that_comes_during_a_question_has_it_asked_again(
+    run_dir: RunDir, controller: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_record(run_dir, _record(controller, True))
+    controller.body = view("ready")
+    async with following(run_dir) as follower:
+        await until(lambda: bool(controller.query))
+        cell, tag = follower._cells["c000"], controller.query
+
+        def other_record() -> None:
+            """The answer under way has figures alone, as it was asked."""
+            controller.body = view("ready")
+            changed = dataclasses.replace(cell.record.replicas[0], weight=5.0)
+            cell.take_record(dataclasses.replace(cell.record, replicas=(changed,)), 0.0)
+
+        controller.body = view("ready", seen=tag)
+        controller.meanwhile = other_record
+        await until(lambda: controller.body == view("ready") and cell.told.tag == tag)
+        assert follower.replicas[0].weight == 5.0
+    assert "no cell state" not in caplog.text
