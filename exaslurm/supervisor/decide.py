@@ -299,7 +299,8 @@ class _Lane:
     def _why_successor(self) -> str | None:
         """Why the cell needs a new job; None if it does not."""
         if not self.served:
-            last = next((t for t in reversed(self.turns) if t.record != "refused"), None)
+            earlier = (t for t in reversed(self.turns) if t not in self.newcomers)
+            last = next((t for t in earlier if t.record != "refused"), None)
             if last is None and self.cell.turns:
                 return f"generation {self.generation} is wanted"
             if last is None:

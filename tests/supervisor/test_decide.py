@@ -102,6 +102,11 @@ def test_nothing_where_all_is_well() -> None:
     assert decide(world(turn()), NOW_S) == Decision()
 
 
+def test_a_newcomer_is_not_the_reason_for_itself() -> None:
+    said = note(ended(), coming(2, job="pending", reason="Priority"))
+    assert said.startswith("c000 has ended (FAILED); its successor c000.2 waits")
+
+
 def test_a_cell_without_any_job() -> None:
     assert effects() == ["submit c000"]
 
