@@ -35,7 +35,8 @@ def wait_ready(
         show(status)
         if status.is_ready:
             return status
-        alone = status.phase == "degraded" and status.has_all_replicas and not status.routers
+        alone = status.phase == "degraded" and status.has_all_replicas
+        alone = alone and not status.routers and not status.gateway_jobs
         alone_since = None if not alone else clock() if alone_since is None else alone_since
         if status.is_over or (alone_since is not None and clock() - alone_since >= ROUTER_S):
             cause = status.cause or (

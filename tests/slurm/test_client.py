@@ -75,6 +75,27 @@ def test_submit_unclear_and_not_found(fake: FakeSlurm, script: Path, body: str) 
     assert len(fake.calls("sbatch")) == 1
 
 
+def test_submit_unclear_under_a_name_that_others_have(fake: FakeSlurm, script: Path) -> None:
+    """Looking it up would find another job."""
+    fake.command("sbatch", TIMED_OUT)
+    fake.command("squeue", "echo '41|exa-x|RUNNING|c1|N/A|N/A|None'")
+    with pytest.raises(SubmitAmbiguous, match="not known whether Slurm took job exa-x"):
+        fake.client().submit(script, job_name="exa-x", one_of_many=True)
+    assert fake.calls("squeue") == []
+
+
+def test_jobs_by_the_beginning_of_their_names(fake: FakeSlurm, job_line: JobLine) -> None:
+    lines = [
+        job_line("41", "exa-x-c000-1", "RUNNING"),
+        job_line("42", "exa-y-c000-1", "PENDING"),
+        job_line("43", "exa-x-c001-1", "COMPLETED"),
+        job_line("44", "exa-x-gateway-1", "PENDING"),
+    ]
+    fake.command("squeue", "printf '%s\\n' " + " ".join(f"'{line}'" for line in lines))
+    assert [job.id for job in fake.client().named("exa-x-")] == ["41", "44"]
+    assert len(fake.calls("squeue")) == 1
+
+
 def test_submit_unclear_and_nobody_to_ask(fake: FakeSlurm, script: Path) -> None:
     fake.command("sbatch", TIMED_OUT)
     fake.command(
