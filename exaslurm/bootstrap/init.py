@@ -547,6 +547,8 @@ def main(argv: list[str]) -> int:
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     os.environ["PYTHONSAFEPATH"] = "1"  # a folder "exaslurm" in the user's directory is not ours
     directories = make_dirs(plan, options)
+    # The job's directory lies on a file system that may go away and come back as another one.
+    os.chdir("/")
     agent = [sys.executable, "-m", "exaslurm.agent", "--node-dir", directories[0], *argv]
     try:
         return Init(directories[0], agent, options.grace_s).run()

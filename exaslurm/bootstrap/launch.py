@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +30,7 @@ from exaslurm.core.container import SRUN_RUNTIMES
 from exaslurm.core.exclusion import EndedTasks
 from exaslurm.core.plan import CellPlan, ComponentPlan, Plan
 from exaslurm.core.submission import JobNotice, Submission, why_stray
-from exaslurm.errors import AllocationError, ExaslurmError, ExitCode, StateError
+from exaslurm.errors import AllocationError, ExaslurmError, ExitCode, SlurmError, StateError
 from exaslurm.facts.address import node_address
 from exaslurm.keys.secrets import ensure_secrets
 from exaslurm.rundir import GenerationDir, RunDir
@@ -312,12 +313,25 @@ async def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     run_dir.make()
     gen_dir.make((cell.name,))
     ensure_secrets(run_dir)
+    allocation = replace(allocation, start_s=_start_s(allocation, environ))
     switches, features = _surroundings(plan, cell, allocation, environ)
     marker = make_marker(
         plan, cell.name, allocation, started_s=started_s, switches=switches, features=features
     )
     begin(gen_dir, marker)
     return await Launch(run_dir, gen_dir, plan, cell, allocation, environ).run()
+
+
+def _start_s(allocation: Allocation, environ: Mapping[str, str]) -> float | None:
+    """When Slurm started the job, which its environment tells from 23.02 on; None if Slurm does
+    not tell in time."""
+    if allocation.start_s is not None:
+        return allocation.start_s
+    try:
+        found = Slurm(environ, timeout_s=SCONTROL_S).jobs([allocation.job_id])
+    except SlurmError:
+        return None
+    return found[allocation.job_id].start_s
 
 
 def _submission(gen_dir: GenerationDir, cell: str) -> Submission | None:

@@ -215,11 +215,14 @@ class _Submit:
         else:
             number = last.generation.number + 1 if last else 1
             generation = self.run_dir.generation(number)
+        notes = self._announce()
         write_generation(self.run_dir, generation, self.plan, spec_text, self.template_dirs)
+        write_atomic(generation.notes, "".join(f"{note}\n" for note in notes))
         scale = at_start(self.plan)
         records.write_scale(self.run_dir, scale)
         wanted = share(self.plan, scale, frozenset())
-        return self._start(generation, {}, [name for name in self._cells() if name in wanted])
+        cells = [name for name in self._cells() if name in wanted]
+        return self._start(generation, {}, cells, notes)
 
     def _cells(self) -> list[str]:
         return [cell.name for cell in self.plan.cells]

@@ -84,6 +84,7 @@ class _Cell:
             yield from lane.leave_in_time()
         yield from self._retarget()
         yield from self._relimit()
+        yield from self._end_requeued()
         yield from self._end_unwanted()
         yield from self._end_drained()
         if not self.unresolved:  # it may be the successor
@@ -138,6 +139,13 @@ class _Cell:
                 begins = _clock(limit.maintenance.start_s)
                 why = f"the maintenance {limit.maintenance.name} begins at {begins}"
             yield Relimit(turn=turn.name, reason=why, limit=limit)
+
+    def _end_requeued(self) -> Iterator[Effect]:
+        """A job that served and waits again was requeued, against what was asked of Slurm: what is
+        written down of it is of its first life, so another one takes its place."""
+        for turn in self.staying:
+            if turn.job == "pending" and turn.served_s is not None and not self.world.slurm_error:
+                yield Cancel(turn=turn.name, reason="Slurm has requeued it")
 
     # --- what goes -------------------------------------------------------------------------------
 

@@ -445,3 +445,15 @@ def test_the_warning_before_the_time_limit_tells_nothing_new(site: Site) -> None
     site.run(2 * POLL_S)
     assert "c000.2" not in turns(site)
     assert now_s < end_s - 300
+
+
+def test_a_requeued_job_is_not_taken_for_its_former_self(site: Site) -> None:
+    site.run(60)
+    old = site.only("c000")
+    old.start_s = old.serves_s = site.cluster.now_s + 1e6
+    site.run(30)
+    assert old.end == "CANCELLED"
+    assert site.turns()["c000"].end == "CANCELLED"
+    assert [line["reason"] for line in site.history("cancel")] == ["Slurm has requeued it"]
+    site.run(70)
+    assert [job.turn for job in site.cluster.serving("c000")] == ["c000.2"]
