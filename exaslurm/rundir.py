@@ -6,7 +6,7 @@
         endpoint.json  history.jsonl  desired.json  canary.json  supervisor.json
         rollout.json  rollout_figures.json  scale.json
         keys/internal.key  keys/ray.token  keys/clients.json
-        registry/<cell>.json  excluded/<cell>.json
+        registry/<cell>.json  excluded/<cell>.json  wake/<shard>.json
         gateway/router.log
         audit/<host>-<n>.<first record>.<time>.jsonl  audit/<host>-<n>.head
         gen/<n>/  spec.yaml  plan.json  notes.txt
@@ -230,6 +230,12 @@ class RunDir:
         return self.path / "scale.json"
 
     @property
+    def wake(self) -> Path:
+        """A file for each shard that requests wait for while it has no replica, see
+        ``core/scale.py``."""
+        return self.path / "wake"
+
+    @property
     def supervisor(self) -> Path:
         """What the supervisor has to say, see ``core/submission.py``."""
         return self.path / "supervisor.json"
@@ -311,6 +317,14 @@ class RunDir:
         """The newest generation, None if there is none."""
         numbers = self.generations()
         return self.generation(numbers[-1]) if numbers else None
+
+    def current(self) -> GenerationDir | None:
+        """The generation that the owner wants to run; the newest where nobody has said so. None if
+        there is none. A newer one than the wanted may be there: it comes up, or was taken back."""
+        desired = self.read_desired() if self.path.is_dir() else None
+        if desired is not None and self.generation(desired.generation).path.is_dir():
+            return self.generation(desired.generation)
+        return self.latest()
 
     def make(self) -> None:
         """Make the deployment's own directories, 0700."""

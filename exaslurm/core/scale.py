@@ -26,3 +26,13 @@ class Targets:
     replicas of each shard (``model:shard``) it shall run; None: all that are planned."""
 
     replicas: Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """``wake/<model:shard>.json``: so many requests wait at a router for a first replica, as of
+    ``time_s`` (Unix seconds)."""
+
+    shard: str
+    count: int
+    time_s: float

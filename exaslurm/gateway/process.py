@@ -18,6 +18,7 @@ from exaslurm.gateway.follow import Step, Watch
 from exaslurm.gateway.listeners import Listeners
 from exaslurm.gateway.server import Server
 from exaslurm.gateway.service import Service
+from exaslurm.gateway.sleepers import Sleepers
 from exaslurm.gateway.tls import Certificate
 from exaslurm.keys.clients import ClientKeys
 from exaslurm.registry.replica import Replica, ReplicaSource
@@ -93,6 +94,10 @@ class Process:
             own_steps.append(certificate.refresh)
         if service.canary is not None:
             own_steps.append(CanaryFile(service.canary, self._app.state.router.divide).refresh)
+        if service.run_dir is not None:
+            router = self._app.state.router
+            sleepers = Sleepers(service.run_dir, router.may_wake, lambda: router.held_counts)
+            own_steps.append(sleepers.refresh)
         self._warm = warm
         self._watch = Watch([*own_steps, *steps], self.files, self.stop)
 

@@ -112,6 +112,8 @@ class _Pages:
     async def ready(self, _request: Request) -> Response:
         if any(target.replica.takes_requests for target in self._table.targets):
             return Response()
+        if any(group.may_wake for group in self._table.groups):
+            return Response()  # it is started for who asks
         retry = {"Retry-After": str(self._router.config.retry_after_s)}
         raise RequestError(503, "no replica is ready", headers=retry)
 

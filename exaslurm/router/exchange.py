@@ -51,6 +51,7 @@ class Exchange(Answering):
         "_sends",
         "_session",
         "_tokens",
+        "_tokens_asked",
         "_tried",
         "refusal",
         "request_complete",
@@ -72,6 +73,7 @@ class Exchange(Answering):
         self._keys: Sequence[int] = ()
         self._session = 0
         self._tokens = 0
+        self._tokens_asked = 0
         self._sends = 0
         self._hedged = False
         self._last: Refusal | None = None
@@ -192,10 +194,46 @@ class Exchange(Answering):
         if b"x-exaslurm-replica" in fields:
             self._pinned = router.find_replica(fields[b"x-exaslurm-replica"], group)
         self.state = WAITING
-        admitted = router.admission.enter(self, tokens, group.usable_count)
+        self._tokens_asked = tokens
+        if not group.usable_count and group.may_wake:
+            router.held.hold(self)
+            return
+        self._enter(group)
+
+    def _enter(self, group: Group) -> None:
+        """Ask to be let in."""
+        admitted = self._router.admission.enter(self, self._tokens_asked, group.usable_count)
         self._entered = True
         if admitted:
             self.admitted()
+
+    def woken(self) -> None:
+        """There is a replica now."""
+        group = self._group = self._router.table.group(self.model) or self._group
+        assert group is not None
+        try:
+            self._enter(group)
+        except RequestError as error:
+            self.refuse(error)
+
+    def _hold_again(self) -> bool:
+        """Whether it waits for a replica to be started, since the last one has just gone."""
+        router = self._router
+        group = router.table.group(self.model)
+        if group is None or group.usable_count or not group.may_wake or self._pinned is not None:
+            return False
+        if self._last is not None and not self._may_retry(self._last, time.monotonic()):
+            return False
+        if self._entered:
+            self._entered = False
+            router.admission.leave(self, 0)
+        self._tried, self._last = (), None
+        self.state = WAITING
+        try:
+            router.held.hold(self)
+        except RequestError as error:
+            self.refuse(error)
+        return True
 
     @property
     def priority(self) -> int:
@@ -315,6 +353,8 @@ class Exchange(Answering):
 
     def _give_up(self) -> None:
         """No replica will answer it: say what the last one said, or why there is none."""
+        if self._hold_again():
+            return
         router = self._router
         last = self._last
         self.cause = last.reason if last is not None else "no_replica"
@@ -370,6 +410,8 @@ class Exchange(Answering):
         if self._entered:
             self._entered = False
             self._router.admission.leave(self, self._used_tokens())
+        elif len(self._router.held):
+            self._router.held.discard(self)
         if self._hedge is not None:
             self._drop_hedge()
         self._parts = None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from exaslurm.router.admission import Admission
 from exaslurm.router.exposition import Family
+from exaslurm.router.held import Held
 from exaslurm.router.table import Table
 
 
@@ -43,4 +44,15 @@ def table_families(table: Table, admission: Admission) -> Iterator[Family]:
         "Requests that wait for their turn at a replica",
         ("model",),
         [((name,), (model.waiting,)) for name, model in admission.figures().models.items()],
+    )
+
+
+def held_families(held: Held) -> Iterator[Family]:
+    """Who waits for a model to come up."""
+    yield Family(
+        "exaslurm_router_held",
+        "gauge",
+        "Requests that wait for a first replica of their model",
+        ("model",),
+        [((name,), (count,)) for name, count in held.counts().items()],
     )

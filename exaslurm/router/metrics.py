@@ -17,7 +17,8 @@ OTHER = "other"
 MAX_SERIES = 2000
 MAX_WORDS = 100
 BUCKETS_S = (
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 600.0,
 )  # fmt: skip
 
 _SERIES = ("route", "model", "version")
@@ -33,6 +34,8 @@ class _Series:
         "completion_tokens",
         "first_byte_s",
         "first_bytes",
+        "first_token_s",
+        "first_tokens",
         "prompt_tokens",
         "seconds",
         "seconds_s",
@@ -45,6 +48,8 @@ class _Series:
         self.seconds_s = 0.0
         self.first_bytes = [0] * (len(BUCKETS_S) + 1)
         self.first_byte_s = 0.0
+        self.first_tokens = [0] * (len(BUCKETS_S) + 1)
+        self.first_token_s = 0.0
         self.prompt_tokens = 0
         self.completion_tokens = 0
         self.bytes_in = 0
@@ -85,8 +90,12 @@ class Metrics:
         series.seconds_s += seconds
         if call.first_byte_s is not None:
             seconds = call.first_byte_s - started_s
-            series.first_bytes[bisect_left(BUCKETS_S, seconds)] += 1
+            bucket = bisect_left(BUCKETS_S, seconds)
+            series.first_bytes[bucket] += 1
             series.first_byte_s += seconds
+            if call.stream:
+                series.first_tokens[bucket] += 1
+                series.first_token_s += seconds
         if call.prompt_tokens is not None:
             series.prompt_tokens += call.prompt_tokens
         if call.completion_tokens is not None:
@@ -165,6 +174,24 @@ class Metrics:
             found.extend(source())
         return found
 
+    def busy(self, calls: Iterable[Call], now_s: float) -> list[Family]:
+        """How long requests have been here, ``calls`` until ``now_s``: the rate of it is how many
+        were here at a time."""
+        seconds: dict[str, float] = {}
+        for (_, model, _), one in self._series.items():
+            seconds[model] = seconds.get(model, 0.0) + one.seconds_s
+        for call in calls:
+            seconds[call.model] = seconds.get(call.model, 0.0) + now_s - call.started_s
+        return [
+            Family(
+                "exaslurm_router_busy_seconds_total",
+                "counter",
+                "Seconds that requests have been here, by served name; those that are not over too",
+                ("model",),
+                [((model,), (total_s,)) for model, total_s in seconds.items()],
+            )
+        ]
+
     @property
     def in_flight(self) -> int:
         """Requests that have begun and are not over."""
@@ -225,6 +252,11 @@ class Metrics:
                 "first_byte_seconds",
                 "Seconds from the request's head to the first byte of the answer's body",
                 lambda one: (one.first_bytes, one.first_byte_s),
+            ),
+            histogram(
+                "first_token_seconds",
+                "Seconds from the request's head to the first token of a streamed answer",
+                lambda one: (one.first_tokens, one.first_token_s),
             ),
             counter(
                 "prompt_tokens",

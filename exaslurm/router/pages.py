@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from exaslurm.keys.clients import KeyInfo
@@ -16,7 +16,8 @@ STATUS_SCHEMA = "exaslurm/router/1"
 
 
 def models_page(table: Table, key: KeyInfo, created_s: float) -> dict[str, Any]:
-    """``/v1/models`` in OpenAI's form: the served names that are ready and that the key may use."""
+    """``/v1/models`` in OpenAI's form: the served names that are ready, or are made ready for who
+    asks, and that the key may use."""
     cards = (model_card(table, key, name, created_s) for name in table.names)
     return {"object": "list", "data": [card for card in cards if card is not None]}
 
@@ -24,7 +25,7 @@ def models_page(table: Table, key: KeyInfo, created_s: float) -> dict[str, Any]:
 def model_card(table: Table, key: KeyInfo, name: str, created_s: float) -> dict[str, Any] | None:
     """One model, None if it is unknown, not ready, or not for this key."""
     group = table.group(name)
-    if group is None or not group.usable or not key.allows(name):
+    if group is None or not (group.usable or group.may_wake) or not key.allows(name):
         return None
     lengths = [t.replica.max_model_len for t in group.usable if t.replica.max_model_len]
     return {
@@ -32,7 +33,7 @@ def model_card(table: Table, key: KeyInfo, name: str, created_s: float) -> dict[
         "object": "model",
         "created": int(created_s),
         "owned_by": "exaslurm",
-        "root": group.usable[0].replica.model,
+        "root": table.model_of(group),
         "parent": None,
         "max_model_len": min(lengths, default=None),
         "permission": [],
@@ -50,7 +51,7 @@ def status_page(router: Router, others: Sequence[Sequence[Family]] = ()) -> dict
         "processes": 1 + len(others),
         "in_flight": len(router.active) + int(total(others, "exaslurm_router_in_flight")),
         "waiting": router.admission.waiting + int(total(others, "exaslurm_router_waiting")),
-        "models": [_model(group) for group in router.table.groups],
+        "models": [_model(group, router.held.counts()) for group in router.table.groups],
         "replicas": [
             {
                 "id": target.replica.id,
@@ -74,11 +75,13 @@ def status_page(router: Router, others: Sequence[Sequence[Family]] = ()) -> dict
     }
 
 
-def _model(group: Group) -> dict[str, Any]:
+def _model(group: Group, held: Mapping[str, int]) -> dict[str, Any]:
     return {
         "name": group.name,
         "replicas": len(group.members),
         "ready": len(group.usable),
         "ejected": len(group.usable) - len(group.closed),
         "outstanding": sum(target.outstanding for target in group.members),
+        "asleep": group.may_wake and not group.usable,
+        "held": held.get(group.name, 0),
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from exaslurm.core.canary import Canary
 from exaslurm.keys.clients import ClientKeys, KeyInfo
-from exaslurm.registry.replica import ReplicaSource
+from exaslurm.registry.replica import Replica, ReplicaSource
 from exaslurm.router.admission import Admission
 from exaslurm.router.answering import HOLDING, PASSING, READING, SENT
 from exaslurm.router.audit import Audit
@@ -20,8 +20,9 @@ from exaslurm.router.call import Call
 from exaslurm.router.config import RouterConfig
 from exaslurm.router.errors import RequestError
 from exaslurm.router.exchange import Exchange
-from exaslurm.router.figures import table_families
+from exaslurm.router.figures import held_families, table_families
 from exaslurm.router.heads import Memory, RequestHead
+from exaslurm.router.held import Held
 from exaslurm.router.loads import Loads
 from exaslurm.router.metrics import Metrics
 from exaslurm.router.quotas import SharedQuotas
@@ -65,6 +66,9 @@ class Router:
         self.by_prefix = config.policy == "affinity"
         self.table = Table(key=config.internal_key, by_prefix=self.by_prefix, canary=config.canary)
         self.admission = Admission(config.limits, quotas=quotas, processes=config.processes)
+        self.held = Held(config.limits.of_one(config.processes))
+        self.held_counts: Mapping[str, int] = {}
+        """How many wait for a first replica, by served name, of late. For any thread."""
         self.budget = RetryBudget()
         self.metrics = Metrics(PROXIED)
         self.upstream: Upstream = None  # type: ignore[assignment]
@@ -75,6 +79,8 @@ class Router:
         self.started_s = self.wall_s = time.time()
         self._anyone = KeyInfo(name="anyone", created_s=0.0)
         self._canary: Canary | None = None
+        self._wakeable: Mapping[str, str] | None = None
+        self._replicas: Sequence[Replica] = ()
         self._timer: asyncio.TimerHandle | None = None
         self.date_line = b""
         self._weigher = Weigher(loads)
@@ -85,6 +91,8 @@ class Router:
         self.table.on_removed = self._removed
         self.table.on_change = self._changed
         self.metrics.watch(lambda: table_families(self.table, self.admission))
+        self.metrics.watch(lambda: held_families(self.held))
+        self.metrics.watch(lambda: self.metrics.busy(self.active, time.monotonic()))
         if audit is not None:
             self.metrics.watch(audit.families)
 
@@ -92,7 +100,7 @@ class Router:
         """Begin to work, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self.upstream = Upstream(self.config)
-        self.source.subscribe(self.table.update)
+        self.source.subscribe(self._update)
         self.source.subscribe_loads(lambda loads: self.table.loads(loads, self.now_s))
         self._sweep()
 
@@ -108,6 +116,10 @@ class Router:
     def divide(self, canary: Canary) -> None:
         """Divide requests among versions of models anew, soon. From any thread."""
         self._canary = canary
+
+    def may_wake(self, names: Mapping[str, str]) -> None:
+        """See ``Table.may_wake``; soon. From any thread."""
+        self._wakeable = names
 
     def cut_off(self) -> int:
         """End every request at hand with an answer that says so; how many there were."""
@@ -264,6 +276,12 @@ class Router:
         self.date_line = f"date: {formatdate(self.wall_s, usegmt=True)}\r\n".encode()
         try:
             self.admission.sweep(now_s)
+            self.held.sweep(now_s)
+            self.held_counts = self.held.counts() if len(self.held) else {}
+            wakeable, self._wakeable = self._wakeable, None
+            if wakeable is not None:
+                self.table.may_wake(wakeable)
+                self.table.update(self._replicas)
             canary, self._canary = self._canary, None
             if canary is not None:
                 self.table.divide(canary)
@@ -314,10 +332,19 @@ class Router:
         target.endpoint.retired = True
         drop_idle(target.endpoint, float("inf"))
 
+    def _update(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self.table.update(replicas)
+
     def _changed(self) -> None:
         self._weigher.retain(self.table.targets)
         for group in self.table.groups:
             self.admission.capacity_changed(group.name, group.usable_count)
+        if len(self.held):
+            for name in self.held.counts():
+                asked = self.table.group(name)
+                if asked is None or asked.usable_count or not asked.may_wake:
+                    self.held.wake(name)
 
 
 __all__ = ["Call", "Router"]

@@ -197,13 +197,15 @@ class Lane:
 class Group:
     """The replicas of one served name: a lane for each version of its model."""
 
-    __slots__ = ("lanes", "longest", "name", "shares", "usable_count")
+    __slots__ = ("lanes", "longest", "may_wake", "name", "shares", "usable_count")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lanes: list[Lane] = []
         self.shares: list[float] = []
         self.usable_count = 0
+        self.may_wake = False
+        """Whether a replica is started for it when somebody asks."""
         self.longest: int | None = None
         """The largest number of tokens that one of its replicas takes; None: not known."""
 
@@ -243,6 +245,7 @@ class Table:
         self._canary = canary or Canary()
         self._targets: dict[str, Target] = {}
         self._groups: dict[str, Group] = {}
+        self._wakeable: Mapping[str, str] = {}
         self._rng = rng or random.Random()
         self.on_eject: Callable[[Target], None] = lambda _: None
         self.on_change: Callable[[], None] = lambda: None
@@ -271,6 +274,8 @@ class Table:
             targets[replica.id] = target
             for name in replica.served_names:
                 names.setdefault(name, {}).setdefault(replica.version, []).append(target)
+        for name in self._wakeable:
+            names.setdefault(name, {})
         self._targets = targets
         for target in targets.values():
             target.lanes = []
@@ -294,8 +299,19 @@ class Table:
             lane.rebuild()
             group.lanes.append(lane)
         group.count()
+        group.may_wake = name in self._wakeable
         group.shares = share_of(self._canary, name, [lane.version for lane in group.lanes])
         return group
+
+    def may_wake(self, names: Mapping[str, str]) -> None:
+        """These served names (with their models) exist also while they have no replica: one is
+        started when somebody asks. It counts from the next ``update``."""
+        self._wakeable = dict(names)
+
+    def model_of(self, group: Group) -> str:
+        """The model behind a served name."""
+        usable = group.usable
+        return usable[0].replica.model if usable else self._wakeable.get(group.name, "")
 
     def divide(self, canary: Canary) -> None:
         """Divide the requests among versions anew."""
@@ -330,6 +346,8 @@ class Table:
             needed = self._needed(lane, tokens) if tokens else 0
             target = lane.pick(now_s, tried, self._rng, keys, session, needed)
             return None if target is None else (target, lane)
+        if not lanes:
+            return None
         point = point_of(self._canary, group.name, key_name, self._rng)
         first = lanes[pick_share(group.shares, point) if group.shares else 0]
         if first.closed:
