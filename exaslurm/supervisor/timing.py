@@ -50,7 +50,8 @@ def lead_s(turn: Turn, turns: Sequence[Turn], poll_s: float) -> float:
     """How long before its end a job's successor is to be submitted, given the deployment's turns
     so far."""
     limit_s = math.inf
-    if turn.limit_end_s is not None and turn.started_s is not None:
+    # A maintenance says nothing of how much time the job was given.
+    if turn.limit_end_s is not None and turn.started_s is not None and turn.ends_for is None:
         limit_s = max(0.0, turn.limit_end_s - turn.started_s)
     wanted = LEAD_MARGIN * expected_s(turns) + 2 * poll_s
     return min(max(wanted, min(LEAD_FLOOR_S, limit_s / 2)), limit_s)
