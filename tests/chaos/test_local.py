@@ -101,6 +101,14 @@ def test_agent_and_controller_come_back_and_engines_stay(machine: Machine) -> No
     assert (report["engines_same"], report["engines_changed"]) == (2, 0)
 
 
+def test_a_killed_router_costs_one_reconnect(machine: Machine) -> None:
+    report = machine.chaos("kill-router", "--max-tokens", "64")
+    found = report["figures"]
+    assert found["ok"] == found["sent"]
+    assert found["reconnected"] >= 1
+    assert (report["engines_same"], report["engines_changed"]) == (2, 0)
+
+
 def test_a_run_that_is_ended_mends_and_one_that_is_killed_leaves_it_to_undo(
     machine: Machine,
 ) -> None:
