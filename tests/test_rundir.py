@@ -98,3 +98,17 @@ def test_every_directory_is_private(tmp_path: Path) -> None:
 
 def test_a_rendered_directory_has_no_number(tmp_path: Path) -> None:
     assert GenerationDir(tmp_path / "by-hand").number == 0
+
+
+def test_the_wanted_generation_is_not_always_the_newest(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "hello")
+    assert run_dir.current() is None
+    run_dir.make()
+    assert run_dir.current() is None
+    for number in (1, 2):
+        run_dir.generation(number).make(())
+    assert run_dir.current() == run_dir.generation(2)
+    run_dir.desired.write_text('{"run": true, "generation": 1}')
+    assert run_dir.current() == run_dir.generation(1)
+    run_dir.desired.write_text('{"run": true, "generation": 7}')  # its files were removed
+    assert run_dir.current() == run_dir.generation(2)

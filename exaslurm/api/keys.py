@@ -55,7 +55,7 @@ def alter_key(run_dir: RunDir, name: str, **options: Unpack[KeyOptions]) -> KeyI
 
 def _require_served(run_dir: RunDir, options: KeyOptions) -> None:
     models = tuple(options.get("models", ()))
-    generation = run_dir.latest()
+    generation = run_dir.current()
     if not models or generation is None:
         return
     plan = loads(Plan, read_text(generation.plan), where=str(generation.plan))

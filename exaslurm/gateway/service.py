@@ -226,17 +226,17 @@ def _audit(directory: Path, secret: str | None, gib: float, files: IoThread) -> 
 
 
 def load_plan(options: GatewayOptions, run_dir: RunDir) -> Plan:
-    """The plan of the asked generation, or of the newest."""
+    """The plan of the asked generation, or of the wanted one."""
     run_dir = run_dir.require()
     if options.generation is not None:
         generation = run_dir.generation(options.generation)
     else:
-        newest = run_dir.latest()
-        if newest is None:
+        wanted = run_dir.current()
+        if wanted is None:
             raise DeploymentError(
                 f"{run_dir.path} holds no plan", remedy="submit the deployment first"
             )
-        generation = newest
+        generation = wanted
     return loads(Plan, read_text(generation.plan), where=str(generation.plan))
 
 

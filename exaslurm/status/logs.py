@@ -27,10 +27,11 @@ class LogFile:
 
 
 def all_logs(run_dir: RunDir) -> list[LogFile]:
-    """Every log of the newest generation and the router's, oldest change first."""
+    """Every log of the generation that runs, of a newer one that may come up beside it (the names
+    of their jobs differ), and the router's, oldest change first."""
     found: list[LogFile] = []
-    generation = run_dir.latest()
-    if generation is not None:
+    for generation in {run_dir.current(), run_dir.latest()} - {None}:
+        assert generation is not None
         root = generation.path / "logs"
         found += [
             LogFile(str(path.relative_to(root)), path)

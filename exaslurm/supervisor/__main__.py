@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from exaslurm.autoscale.manager import AutoscaleManager
 from exaslurm.errors import DeploymentError, ExaslurmError, ExitCode
 from exaslurm.rollout.manager import RolloutManager
 from exaslurm.rundir import RunDir
@@ -21,6 +22,7 @@ from exaslurm.supervisor.loop import Manager, Supervisor
 from exaslurm.supervisor.observe import Observer
 from exaslurm.supervisor.own_jobs import OwnJobs
 from exaslurm.supervisor.rolling import Rolling
+from exaslurm.supervisor.scaling import Scaling
 from exaslurm.supervisor.wall_time import CalendarWatch
 from exaslurm.util.logthread import LogThread
 
@@ -29,8 +31,8 @@ log = logging.getLogger("exaslurm.supervisor")
 
 def make(run_dir: RunDir, environ: Mapping[str, str]) -> Supervisor:
     """A supervisor with the real Slurm. ExaslurmError if the deployment cannot be read."""
-    latest = run_dir.require().latest()
-    plan = records.read_plan(latest) if latest is not None else None
+    wanted = run_dir.require().current()
+    plan = records.read_plan(wanted) if wanted is not None else None
     if plan is None:
         raise DeploymentError(f"{run_dir.path} holds no plan", remedy="submit it first")
     if plan.layout == "local":
@@ -41,7 +43,11 @@ def make(run_dir: RunDir, environ: Mapping[str, str]) -> Supervisor:
     slurm = Slurm(environ)
     dirs = template_dirs_for(plan, environ)
     actor = Actor(run_dir=run_dir, slurm=slurm, environ=environ, template_dirs=dirs)
-    managers: list[Manager] = [Rolling(RolloutManager(run_dir=run_dir)), OwnJobs(run_dir, slurm)]
+    managers: list[Manager] = [
+        Rolling(RolloutManager(run_dir=run_dir)),
+        Scaling(AutoscaleManager(run_dir=run_dir)),
+        OwnJobs(run_dir, slurm),
+    ]
     observer = Observer(run_dir, slurm, calendar=CalendarWatch(slurm).current)
     return Supervisor(run_dir, observer, actor, managers=managers)
 

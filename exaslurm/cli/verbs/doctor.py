@@ -111,7 +111,7 @@ def _jobs(
     from exaslurm.submit.records import read_plan, read_submissions
     from exaslurm.submit.survey import job_key
 
-    latest = find_run_dir(deployment, environ, site=None).latest()
+    latest = find_run_dir(deployment, environ, site=None).current()
     plan = read_plan(latest) if latest is not None else None
     known = read_submissions(latest).values() if latest is not None else ()
     submitted = [

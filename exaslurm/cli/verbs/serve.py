@@ -145,7 +145,7 @@ def _deployment(name: str, site: str | None) -> list[str]:
     from exaslurm.errors import StateError
 
     run_dir = find_run_dir(name, dict(os.environ), site=site)
-    generation = run_dir.latest()
+    generation = run_dir.current()
     if generation is None:
         raise StateError(f"{run_dir.path} holds no generation", remedy="submit it first")
     return ["--run-dir", str(run_dir.path), "--gen", str(generation.number)]
