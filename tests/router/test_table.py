@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from exaslurm.core.canary import Canary
 from exaslurm.registry.replica import Replica
-from exaslurm.router.table import Table
+from exaslurm.router.table import Group, Table, Target
 
 REPLICA = Replica(
     id="r0",
@@ -29,3 +30,59 @@ def test_a_new_key_is_shown_to_the_engine() -> None:
     after = table.target("r0")
     assert after is not None
     assert b"second" in after.endpoint.after_url
+
+
+def two_versions() -> tuple[Table, Group]:
+    """One replica of each, and everything for the new one."""
+    canary = Canary(weights={"chat": {"old": 0.0, "new": 100.0}})
+    table = Table(canary=canary, by_prefix=False)
+    table.update(
+        [
+            dataclasses.replace(REPLICA, id=name, url=f"http://127.0.0.1:{port}", version=name)
+            for port, name in ((8001, "old"), (8002, "new"))
+        ]
+    )
+    group = table.group("chat")
+    assert group is not None
+    return table, group
+
+
+def picked(table: Table, group: Group, now_s: float, tried: tuple[Target, ...] = ()) -> str:
+    found = table.pick(group, now_s, tried)
+    assert found is not None
+    assert found[1].version == found[0].replica.version
+    return found[0].ident
+
+
+def test_a_version_that_failed_is_left_for_another_and_probed() -> None:
+    table, group = two_versions()
+    new = table.target("new")
+    assert new is not None
+    assert picked(table, group, 1.0) == "new"
+    table.failed(new, 1.0, fatal=True)
+    assert [picked(table, group, 1.0) for _ in range(10)] == ["old"] * 10
+    # When its time has come, one request asks whether it is back.
+    later_s = new.breaker.retry_at_s + 0.01
+    assert picked(table, group, later_s) == "new"
+    assert picked(table, group, later_s) == "old"
+    table.succeeded(new)
+    assert picked(table, group, later_s) == "new"
+
+
+def test_where_all_versions_failed_any_is_better_than_none() -> None:
+    table, group = two_versions()
+    for name in ("old", "new"):
+        target = table.target(name)
+        assert target is not None
+        table.failed(target, 1.0, fatal=True)
+    assert picked(table, group, 1.0) == "new"
+    new = table.target("new")
+    assert new is not None
+    assert picked(table, group, 1.0, (new,)) == "old"
+
+
+def test_a_version_without_a_share_is_used_where_nothing_else_is_left() -> None:
+    table, group = two_versions()
+    new = table.target("new")
+    assert new is not None
+    assert picked(table, group, 1.0, (new,)) == "old"
