@@ -9,7 +9,9 @@ import os
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -101,6 +103,35 @@ def test_ends_when_the_deployment_stops_or_is_removed(
     shutil.rmtree(run_dir.path)
     assert three.end() == 0
     assert not run_dir.path.exists()
+
+
+def test_a_file_system_that_is_away_changes_nothing(
+    run_dir: RunDir, start: Callable[..., Gateway], tmp_path: Path
+) -> None:
+    """For longer than it takes to see that a deployment was removed."""
+    write_atomic(run_dir.desired, '{"run": true, "generation": 1}')
+    key = add_key(run_dir, "tester")
+    away = tmp_path.with_name(tmp_path.name + "-away")
+    with engines(()) as (engine,):
+        publish_engine(run_dir, engine)
+        gateway = start()
+        wait_for(lambda: ask(gateway, key).status_code == 200)
+        tmp_path.rename(away)
+        tmp_path.mkdir()  # the mount point
+        try:
+            end_s = time.monotonic() + 8
+            while time.monotonic() < end_s:
+                assert ask(gateway, key).status_code == 200
+        finally:
+            tmp_path.rmdir()
+            away.rename(tmp_path)
+        assert ask(gateway, key).status_code == 200
+        other = add_key(run_dir, "later")
+        wait_for(lambda: ask(gateway, other).status_code == 200)
+        assert len(read_endpoint(run_dir).routers) == 1
+        assert "is its file system mounted?" in gateway.said
+        write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
+        assert gateway.end() == 0
 
 
 def test_dead_routers_leave_the_list_and_lost_entries_come_back(

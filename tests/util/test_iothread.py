@@ -66,3 +66,39 @@ async def test_an_error_that_comes_too_late_is_not_reported_as_unseen() -> None:
         await files.run(fail_late, timeout_s=0.05)
     free.set()
     await asyncio.sleep(0.1)
+
+
+async def test_posted_calls_wait_for_their_turn_and_fail_quietly() -> None:
+    files = IoThread()
+    order: list[int] = []
+
+    def fail() -> None:
+        raise StateError("lost")
+
+    files.post(lambda: order.append(1))
+    files.post(fail)
+    files.post(lambda: order.append(2))
+    assert await files.run(lambda: list(order), timeout_s=5) == [1, 2]
+
+
+async def test_another_thread_can_wait_for_a_call() -> None:
+    files = IoThread()
+    here = await asyncio.to_thread(files.wait, lambda: files.is_here)
+    assert here
+    assert not files.is_here
+    with pytest.raises(StateError, match="full"):
+        await asyncio.to_thread(files.wait, _full)
+
+
+def _full() -> None:
+    raise StateError("disk full")
+
+
+async def test_it_ends_when_it_is_closed() -> None:
+    files = IoThread("closing")
+    files.close()
+    for _ in range(100):
+        if not any(thread.name == "closing" for thread in threading.enumerate()):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the thread lives on")

@@ -54,3 +54,71 @@ def test_a_reader_that_hangs_stops_nothing() -> None:
         assert said.read() == b"done"
         assert process.wait(20) == 3
     os.close(read)
+
+
+ON_FILES = """
+import logging, os, threading
+from exaslurm.util.iothread import IoThread
+from exaslurm.util.logthread import LogThread, write_on
+log, lines, files = logging.getLogger("x"), LogThread("me"), IoThread("files")
+log.info("before")
+write_on(files)
+free = threading.Event()
+files.post(free.wait)                      # a file system that hangs
+for n in range(3): log.info("line %d", n)
+names = sorted(thread.name for thread in threading.enumerate())
+files.post(lambda: log.info("from there, %s", files.is_here))
+free.set()
+lines.close(timeout_s=5)
+os.write(1, " ".join(names).encode())
+os._exit(0)
+"""
+
+
+def test_the_thread_for_files_writes_the_log() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ON_FILES],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    said = [line.split(" me: ")[1] for line in done.stderr.splitlines()]
+    assert sorted(said) == ["before", "from there, True", "line 0", "line 1", "line 2"]
+    assert "files" in done.stdout.split()
+
+
+DEAD = """
+import errno, logging, os, sys
+from exaslurm.util.logthread import LogThread
+class Dead:
+    def __init__(self): self.left = 2
+    def write(self, text):
+        if self.left:
+            self.left -= 1
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        os.write(2, text.encode())
+    def flush(self): pass
+sys.stderr = Dead()
+lines = LogThread("me")
+for n in range(3): logging.getLogger("x").info("line %d", n)
+lines.close(timeout_s=5)
+os._exit(0)
+"""
+
+
+def test_a_log_whose_file_system_came_back_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("ab") as file:
+        subprocess.run(
+            [sys.executable, "-c", DEAD],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stderr=file,
+            timeout=30,
+            check=True,
+        )
+    assert [line.split(" me: ")[1] for line in path.read_text().splitlines()] == [
+        "line 0",
+        "line 1",
+        "line 2",
+    ]
