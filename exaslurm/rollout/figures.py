@@ -6,11 +6,11 @@ on top is added up, so that neither a router that ends nor one that begins makes
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from exaslurm.core.rollout import Answers, Pair, Rollout, RolloutFigures
+from exaslurm.registry.router_pages import samples
 from exaslurm.rollout.judge import added, since
 
 # Routers look at their shares once a second; requests of before take a while to end.
@@ -22,16 +22,12 @@ Counts = Mapping[str, Mapping[str, Answers]]
 """By served name and version."""
 Pairs = Mapping[str, Pair]
 
-_PREFIX = "exaslurm_router_"
-_SAMPLE = re.compile(r"(\w+)\{([^\n]*)\} (\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
 
 def parse(page: str) -> Counts:
     """The figures of every served name and version on a router's page; nothing of what it does not
     know a version of."""
     found: dict[tuple[str, str], _Parsed] = {}
-    for family, labels, value in _samples(page):
+    for family, labels, value in samples(page):
         name, version = labels.get("model", ""), labels.get("version", "")
         if version:
             found.setdefault((name, version), _Parsed()).take(family, labels, value)
@@ -39,21 +35,6 @@ def parse(page: str) -> Counts:
     for (name, version), parsed in found.items():
         counts.setdefault(name, {})[version] = parsed.answers()
     return counts
-
-
-def _samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    for line in page.splitlines():
-        if not line.startswith(_PREFIX):
-            continue
-        match = _SAMPLE.fullmatch(line)
-        if match is None:
-            continue
-        labels = {key: _plain(text) for key, text in _LABEL.findall(match[2])}
-        yield match[1].removeprefix(_PREFIX), labels, float(match[3])
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], text)
 
 
 class _Parsed:

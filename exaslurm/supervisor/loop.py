@@ -19,6 +19,7 @@ from exaslurm.supervisor.act import Actor
 from exaslurm.supervisor.decide import decide
 from exaslurm.supervisor.model import Decision, World
 from exaslurm.supervisor.observe import Look, Observer
+from exaslurm.supervisor.waking import WakeWatch
 from exaslurm.util.clock import MACHINE
 from exaslurm.util.files import write_atomic
 from exaslurm.util.iothread import IoThread
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 # One round asks Slurm with its time limits, and acts; on a file system that hangs it hangs too.
 _ROUND_S = 900.0
+# Where replicas come and go by what there is to do, that is looked at so often, and so often it is
+# looked whether a router waits for a first replica.
+_SCALED_S, _WAKE_S = 5.0, 1.0
 # After a round that could not be carried out.
 _TROUBLE_S = 10.0
 
@@ -65,11 +69,17 @@ class Supervisor:
         self._machine_s = machine_s
         self._presence = Presence(run_dir.path)
         self._said: tuple[Mapping[str, str], str | None] | None = None
+        self._ask_slurm_s = 0.0
+        self._wake = WakeWatch(run_dir)
 
     def round(self) -> World:
         """Look once and do what follows. The first effect that cannot be carried out for want of
         the run directory ends the round: StateError, DeploymentError."""
-        look = self._observer.look()
+        now_s = self._clock()
+        due = now_s >= self._ask_slurm_s
+        look = self._observer.look(ask_slurm=due)
+        if due and look.world.scaled:
+            self._ask_slurm_s = now_s + look.world.poll_s
         if look.world.wanted and self._manage(look):
             look = self._observer.again(look)
         decision = decide(look.world, self._clock())
@@ -109,7 +119,7 @@ class Supervisor:
         worker = IoThread("supervisor")
         write_on(worker)
         while not ending.is_set():
-            pause_s = _TROUBLE_S
+            pause_s, scaled = _TROUBLE_S, False
             begun = asyncio.ensure_future(worker.run(self._checked_round, timeout_s=_ROUND_S))
             end = asyncio.ensure_future(ending.wait())
             await asyncio.wait({begun, end}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,7 +132,7 @@ class Supervisor:
                 if not world.wanted:
                     log.info("the deployment is to stop: ending")
                     return
-                pause_s = world.poll_s
+                pause_s, scaled = world.poll_s, world.scaled
             except _RemovedError:
                 raise
             except (ExaslurmError, OSError) as error:
@@ -130,7 +140,24 @@ class Supervisor:
             if while_parent is not None and os.getppid() != while_parent:
                 log.info("the gateway has ended: ending")
                 return
-            await set_within(ending, self._machine_s(pause_s))
+            if scaled:
+                await self._pause(worker, ending, min(pause_s, _SCALED_S))
+            else:
+                await set_within(ending, self._machine_s(pause_s))
+
+    async def _pause(self, worker: IoThread, ending: asyncio.Event, pause_s: float) -> None:
+        """Until the next round, which begins at once when somebody waits for a first replica."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._machine_s(pause_s)
+        while not ending.is_set() and (left_s := until_s - loop.time()) > 0:
+            await set_within(ending, min(left_s, self._machine_s(_WAKE_S)))
+            try:
+                if await worker.run(self._wake.is_new, timeout_s=_TROUBLE_S):
+                    return
+            except (ExaslurmError, OSError) as error:
+                log.warning("looking for requests that wait: %s", error)
+                await set_within(ending, max(0.0, until_s - loop.time()))
+                return
 
     def _note(self, decision: Decision, trouble: str | None) -> None:
         """Leave for ``status`` what there is to say, if it is something new."""

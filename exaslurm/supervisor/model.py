@@ -94,7 +94,8 @@ class CellView:
 class World:
     """A deployment at one moment. ``slurm_error``: why Slurm could not be asked (then nothing is
     begun that needs it); ``drain_s`` and ``bring_up_s`` are the plans' limits, ``poll_s`` is how
-    often all this is looked at."""
+    often all this is looked at. ``scaled``: replicas come and go by what there is to do, which is
+    looked at more often, without Slurm."""
 
     wanted: bool
     cells: tuple[CellView, ...]
@@ -102,6 +103,7 @@ class World:
     drain_s: float
     bring_up_s: float
     slurm_error: str | None = None
+    scaled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

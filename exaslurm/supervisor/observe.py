@@ -95,6 +95,7 @@ class Observer:
         self._plans: dict[int, Plan] = {}
         self._over: set[int] = set()
         self._since: dict[tuple[str, str], float] = {}
+        self._answer: tuple[dict[str, JobInfo], str | None] = {}, None
 
     def plan_of(self, generation: int) -> Plan:
         """The plan of a generation. StateError if it is not there."""
@@ -105,9 +106,10 @@ class Observer:
             self._plans[generation] = plan
         return self._plans[generation]
 
-    def look(self) -> Look:
+    def look(self, *, ask_slurm: bool = True) -> Look:
         """The deployment as it is now. StateError if the run directory cannot be read,
-        DeploymentError if nobody has said that it shall run."""
+        DeploymentError if nobody has said that it shall run. Without ``ask_slurm`` jobs are as
+        they were when it was asked last; of later ones nothing is known."""
         wish = read_wish(self._run_dir)
         numbers = self._generations(wish)
         plans = {number: self.plan_of(number) for number in numbers}
@@ -119,6 +121,7 @@ class Observer:
             poll_s=plan.poll_floor_s,
             drain_s=max(limit.drain_s for limit in limits),
             bring_up_s=max(map(_bring_up_s, plans.values())),
+            scaled=plan.autoscale is not None,
         )
         look = Look(
             now_s=self._clock(), wish=wish, plans=plans, submissions={}, states={}, world=world
@@ -130,7 +133,9 @@ class Observer:
             for name, item in read_turns(self._run_dir, numbers).items()
             if _has_cell(plans[item.generation], name)
         }
-        jobs, error = self._jobs(submissions)
+        if ask_slurm:
+            self._answer = self._jobs(submissions)
+        jobs, error = self._answer
         heard = self._heard(submissions, jobs)
         turns = {
             name: self._turn(plans[item.generation].cell(name), item, jobs, heard.get(name))

@@ -33,6 +33,12 @@ class Rolling:
             unclear=frozenset(
                 turn.generation for turn in turns if turn.record in ("intent", "ambiguous")
             ),
+            unneeded=frozenset(
+                cell.name
+                for cell in look.world.cells
+                if rollout.candidate in rollout.lanes.get(cell.name, ())
+                and rollout.candidate not in cell.lanes
+            ),
             bring_up_s=look.world.bring_up_s,
         )
         return self.manager.step(sight)

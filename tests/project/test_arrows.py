@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "router": {"registry"},
     "gateway": {"router", "registry", "facts"},
     "status": {"registry"},
-    "rollout": {"spec", "site", "plan", "submit"},
+    "rollout": {"spec", "site", "plan", "submit", "registry"},
     "autoscale": {"registry", "submit"},
     "supervisor": {"render", "submit", "registry", "rollout", "autoscale"},
     "chaos": {"site", "status"},
