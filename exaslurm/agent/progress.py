@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from exaslurm.core.cell import EngineLoad
 
-# Of an engine on CPUs: so much of one core's time means that it computes.
-_COMPUTES = 0.2
+# Of an engine on CPUs: so much of one core's time means that it computes, on however busy a node.
+_COMPUTES = 0.05
 _PATIENCE = 10.0
 
 
