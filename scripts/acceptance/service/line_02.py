@@ -28,7 +28,7 @@ models:
     engine: {{args: {{max-model-len: 2048, kv-cache-memory-bytes: 67108864}}}}
     shards: [{{name: base, replicas: 3}}]
 """
-LOAD = ("--concurrency=16", "--streams=0.5", "--max-tokens=96")
+LOAD = ("--concurrency=16", "--rate=24", "--streams=0.5", "--max-tokens=96")
 
 
 def run(line: Line) -> None:
