@@ -46,7 +46,8 @@ class Rollout:
     can be divided. ``step`` counts through ``policy.steps_percent``; ``cells`` of the candidate are
     wanted; ``share_percent`` of the requests go to it since ``since_s`` (Unix seconds). ``reason``
     is why it is undone, ``note`` what there is to say of where it stands. ``by``: who began it;
-    ``divided_by``: how requests were divided before.
+    ``divided_by``: how requests were divided before. ``stable_cells``, ``candidate_cells``: those
+    that were wanted when it began, in order; all that the plans have are in ``lanes``.
     """
 
     schema: Literal["exaslurm/rollout/1"] = "exaslurm/rollout/1"
@@ -65,6 +66,8 @@ class Rollout:
     since_s: float = 0.0
     note: str | None = None
     divided_by: Literal["random", "key"] = "key"
+    stable_cells: tuple[str, ...] = ()
+    candidate_cells: tuple[str, ...] = ()
 
     @property
     def is_over(self) -> bool:

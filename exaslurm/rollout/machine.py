@@ -10,7 +10,7 @@ generation goes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from exaslurm.core.canary import Canary
@@ -23,14 +23,12 @@ Lanes = Mapping[str, tuple[int, ...]]
 class Seen:
     """What is known at this moment.
 
-    ``stable_cells`` and ``candidate_cells``: names in the plans, in order. ``serving``: cells where
-    a job of the candidate serves. ``stable_lives``, ``candidate_lives``: jobs of it may exist.
-    ``trouble``: why the candidate cannot come up. ``worse``: why its answers are worse than the old
-    ones. ``requests``: how many it has got since the step began, of the name with the fewest.
+    ``serving``: cells where a job of the candidate serves, or none is needed for the load there is.
+    ``stable_lives``, ``candidate_lives``: jobs of it may exist. ``trouble``: why the candidate
+    cannot come up. ``worse``: why its answers are worse than the old ones. ``requests``: how many
+    it has got since the step began.
     """
 
-    stable_cells: Sequence[str]
-    candidate_cells: Sequence[str]
     serving: Set[str] = field(default_factory=frozenset)
     stable_lives: bool = True
     candidate_lives: bool = True
@@ -50,7 +48,7 @@ def advance(rollout: Rollout, seen: Seen, now_s: float) -> Rollout:
         after = replace(rollout, state="undone", note=None)
     else:
         after = rollout
-    return replace(after, lanes=lanes(after, seen.stable_cells, seen.candidate_cells))
+    return replace(after, lanes=lanes(after))
 
 
 def undone_for(rollout: Rollout, reason: str) -> Rollout:
@@ -59,11 +57,11 @@ def undone_for(rollout: Rollout, reason: str) -> Rollout:
 
 
 def _risen(rollout: Rollout, seen: Seen, now_s: float) -> Rollout:
-    up = sum(name in seen.serving for name in seen.candidate_cells[: rollout.cells])
+    up = sum(name in seen.serving for name in rollout.candidate_cells[: rollout.cells])
     if up < rollout.cells:
         return replace(rollout, note=None)
     wanted = rollout.steps_percent[rollout.step]
-    able = 100.0 * rollout.cells / len(seen.candidate_cells)
+    able = 100.0 * rollout.cells / len(rollout.candidate_cells)
     share = min(wanted, able)
     if share > rollout.share_percent:
         return replace(rollout, share_percent=share, since_s=now_s, note=None)
@@ -92,27 +90,29 @@ def _held(rollout: Rollout, seen: Seen, now_s: float) -> Rollout:
     return replace(rollout, state="finishing", note=note)
 
 
-def lanes(rollout: Rollout, stable: Sequence[str], candidate: Sequence[str]) -> Lanes:
-    """Of which generations each cell shall have a serving job."""
+def lanes(rollout: Rollout) -> Lanes:
+    """Of which generations each of its cells shall have a serving job."""
+    stable, candidate = rollout.stable_cells, rollout.candidate_cells
     wanted = frozenset[str]()
     kept = frozenset(stable)
     if rollout.state in ("finishing", "done"):
         wanted, kept = frozenset(candidate), frozenset[str]()
     elif rollout.state == "rising":
         wanted = frozenset(candidate[: rollout.cells])
-        kept = frozenset(stable[len(stable) - kept_cells(rollout, len(stable), len(candidate)) :])
+        kept = frozenset(stable[len(stable) - kept_cells(rollout) :])
     found = {}
-    for name in sorted({*stable, *candidate}):
+    for name in sorted(rollout.lanes):
         old = (rollout.stable,) if name in kept else ()
         new = (rollout.candidate,) if name in wanted else ()
         found[name] = (*old, *new)
     return found
 
 
-def kept_cells(rollout: Rollout, stable: int, candidate: int) -> int:
+def kept_cells(rollout: Rollout) -> int:
     """How many cells of the stable generation stay beside ``rollout.cells`` of the candidate's, of
     which the last one may not serve yet."""
-    carried = (rollout.cells - 1) / candidate
+    stable = len(rollout.stable_cells)
+    carried = (rollout.cells - 1) / len(rollout.candidate_cells)
     return min(stable, math.ceil((1 - carried) * stable - 1e-9) + rollout.policy.surge - 1)
 
 

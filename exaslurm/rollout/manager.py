@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
     """A deployment at one moment, as far as a rollout is concerned. ``generation`` is the wanted
-    one; ``unclear``: generations of which it is not known whether a job was made."""
+    one; ``unclear``: generations of which it is not known whether a job was made; ``unneeded``:
+    cells that the candidate would have a job in if there were load enough."""
 
     now_s: float
     generation: int
@@ -38,6 +39,7 @@ class Sight:
     plans: Mapping[int, Plan]
     jobs: Sequence[Job]
     unclear: frozenset[int] = frozenset()
+    unneeded: frozenset[str] = frozenset()
     bring_up_s: float
 
 
@@ -94,15 +96,12 @@ class RolloutManager:
     def _seen(self, rollout: Rollout, sight: Sight, figures: RolloutFigures | None) -> Seen:
         stable = [job for job in sight.jobs if job.generation == rollout.stable]
         candidate = [job for job in sight.jobs if job.generation == rollout.candidate]
-        old, new = sight.plans[rollout.stable], sight.plans[rollout.candidate]
         serving = frozenset(job.cell for job in candidate if job.serves)
         trouble = None
         if rollout.state == "rising":
             trouble = self._troubles.find(candidate, sight.bring_up_s, sight.now_s)
         seen = Seen(
-            stable_cells=[cell.name for cell in old.cells],
-            candidate_cells=[cell.name for cell in new.cells],
-            serving=serving,
+            serving=serving | sight.unneeded,
             stable_lives=any(job.lives for job in stable) or rollout.stable in sight.unclear,
             candidate_lives=any(job.lives for job in candidate)
             or rollout.candidate in sight.unclear,

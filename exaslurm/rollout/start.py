@@ -10,6 +10,8 @@ from pathlib import Path
 
 from exaslurm.core.plan import Plan
 from exaslurm.core.rollout import Rollout, RolloutPolicy
+from exaslurm.core.sharing import share
+from exaslurm.core.turns import cell_of
 from exaslurm.core.versions import differing, versions_of
 from exaslurm.errors import DeploymentError
 from exaslurm.rollout import records
@@ -19,7 +21,13 @@ from exaslurm.slurm.client import Slurm
 from exaslurm.spec.load import load_spec
 from exaslurm.spec.model import Rollout as SpecRollout
 from exaslurm.submit.lock import deployment_lock
-from exaslurm.submit.records import add_history, read_plan, read_rollout, read_submissions
+from exaslurm.submit.records import (
+    add_history,
+    read_plan,
+    read_rollout,
+    read_scale,
+    read_submissions,
+)
 from exaslurm.submit.submit import (
     make_plan_for,
     run_dir_for,
@@ -172,8 +180,7 @@ def _take_back(run_dir: RunDir) -> Started:
         if found.state != "undoing":
             user = user_and_home(os.environ)[0]
             found = undone_for(found, f"{user} has taken it back")
-            cells = [[cell.name for cell in plan.cells] for plan in (old, new)]
-            found = replace(found, lanes=lanes(found, *cells))
+            found = replace(found, lanes=lanes(found))
             add_history(
                 run_dir,
                 "rollback",
@@ -227,9 +234,11 @@ class _Start:
                 by=user_and_home(self.environ)[0],
                 begun_s=round(time.time(), 3),
                 divided_by=records.read_canary(self.run_dir).by,
+                lanes={cell.name: () for each in (old, plan) for cell in each.cells},
+                stable_cells=self._wanted(old, stable),
+                candidate_cells=self._wanted(plan, stable),
             )
-            cells = [[cell.name for cell in each.cells] for each in (old, plan)]
-            begun = replace(begun, lanes=lanes(begun, *cells))
+            begun = replace(begun, lanes=lanes(begun))
             add_history(
                 self.run_dir,
                 verb,
@@ -271,6 +280,14 @@ class _Start:
                 "spec",
             )
         return desired.generation
+
+    def _wanted(self, plan: Plan, stable: int) -> tuple[str, ...]:
+        """The cells of a plan that are wanted for the load there is now; one at least."""
+        known = read_submissions(self.run_dir.generation(stable)).values()
+        living = {cell_of(item.cell) for item in known if item.state == "submitted"}
+        wanted = share(plan, read_scale(self.run_dir), living)
+        names = [cell.name for cell in plan.cells]
+        return tuple(name for name in names if name in wanted) or tuple(names[:1])
 
     def _check(self, old: Plan, new: Plan, stable: int) -> None:
         """DeploymentError where one cannot take the place of the other."""

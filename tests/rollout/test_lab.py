@@ -31,7 +31,7 @@ models:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[ProductLab]:
-    yield from product_lab("wide-24.11")
+    yield from product_lab("wide-22.05")
 
 
 def test_a_slow_version_is_taken_back_by_itself(lab: ProductLab) -> None:

@@ -272,3 +272,32 @@ def test_the_policy_is_the_specs_where_nobody_says_otherwise(rolled: Rolled) -> 
     assert (policy.hold_s, policy.failures, policy.surge) == (7.0, 0.2, 3)
     assert json.loads(rolled.run_dir.rollout.read_text())["policy"]["hold_s"] == 7.0
     assert QUICK.over(policy).min_requests == 50
+
+
+# --- scaling --------------------------------------------------------------------------------------
+
+
+def test_what_is_scaled_away_does_not_come_up(rolled: Rolled) -> None:
+    """One replica of two is wanted: one cell goes over, and that is all of it."""
+    rolled.scale({"pretend:base": 1})
+    rolled.run(200)
+    assert rolled.live() == ["c000"]
+    started = rolled.begin()
+    assert (started.rollout.stable_cells, started.rollout.candidate_cells) == (("c000",),) * 2
+    while rolled.rollout.state != "done":
+        rolled.run(10)
+    assert rolled.live() == ["c000.2"]
+    rolled.scale({})
+    rolled.run(100)
+    assert {item.generation for item in rolled.turns().values() if item.state == "submitted"} == {2}
+    assert len(rolled.live()) == 2
+
+
+def test_scaled_away_on_the_way(rolled: Rolled) -> None:
+    rolled.begin()
+    while rolled.rollout.cells < 2:
+        rolled.run(10)
+    rolled.scale({"pretend:base": 1})
+    while rolled.rollout.state != "done":
+        rolled.run(10)
+    assert rolled.live() == ["c000.2"]

@@ -18,18 +18,20 @@ def begun(**changes: Any) -> Rollout:
     return Rollout(**{**given, **changes})  # type: ignore[arg-type]
 
 
-def cells(count: int) -> list[str]:
-    return [f"c{number:03d}" for number in range(count)]
+def cells(count: int) -> tuple[str, ...]:
+    return tuple(f"c{number:03d}" for number in range(count))
 
 
 class Walk:
     """A rollout whose cells come up at once, and whose old jobs end at once."""
 
     def __init__(self, old: int, new: int, *, requests: int = 1000, **changes: Any) -> None:
-        self.old, self.new = cells(old), cells(new)
         self.requests = requests
-        self.rollout = begun(**changes)
-        self.rollout = replace(self.rollout, lanes=lanes(self.rollout, self.old, self.new))
+        every: dict[str, tuple[int, ...]] = dict.fromkeys(cells(max(old, new)), ())
+        self.rollout = begun(
+            stable_cells=cells(old), candidate_cells=cells(new), lanes=every, **changes
+        )
+        self.rollout = replace(self.rollout, lanes=lanes(self.rollout))
         self.now_s = 0.0
         self.seen: list[tuple[float, int, int]] = []
 
@@ -37,8 +39,6 @@ class Walk:
         self.now_s += seconds
         wanted = self.rollout.lanes
         found = Seen(
-            stable_cells=self.old,
-            candidate_cells=self.new,
             serving=frozenset(name for name, numbers in wanted.items() if 2 in numbers),
             stable_lives=any(1 in numbers for numbers in wanted.values()),
             candidate_lives=any(2 in numbers for numbers in wanted.values()),
@@ -105,7 +105,8 @@ def test_more_room_for_both() -> None:
     policy = replace(POLICY, surge=4)
     walk = Walk(4, 4, policy=policy)
     assert (100.0, 4, 4) in walk.through()
-    assert kept_cells(begun(policy=policy, cells=2), 4, 4) == 4
+    four = begun(policy=policy, cells=2, stable_cells=cells(4), candidate_cells=cells(4))
+    assert kept_cells(four) == 4
 
 
 def test_it_waits_for_the_cell() -> None:
