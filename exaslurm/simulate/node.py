@@ -98,6 +98,8 @@ class Agent:
         self._desired_file = settings.node_dir / "desired.json"
         self.ending = asyncio.Event()
         self.terminated = False
+        # Its process would be gone, and so what is still said to it unheard.
+        self._dead = False
         self._facts = NodeFacts(
             node=name,
             het_group=settings.het_group,
@@ -150,6 +152,7 @@ class Agent:
             for task in done:
                 task.result()
         except BaseException:
+            self._dead = True
             self._engines.die()
             raise
         finally:
@@ -222,7 +225,7 @@ class Agent:
     def _apply(self, desired: DesiredState) -> None:
         if desired.stop:
             self.ending.set()
-        elif not self.ending.is_set():
+        elif not self.ending.is_set() and not self._dead:
             self._engines.want(desired.engines, desired.kill)
 
     def _recall(self) -> None:

@@ -248,6 +248,12 @@ class Slurmctld:
                 "job submission failed: Invalid partition name specified\n"
             )
             return Said(1, "", complaint)
+        excluded = frozenset(expand(options.get("exclude", "")))
+        wanted = int(options.get("nodes", "1"))
+        nodes = {name for name, part in self._partition.items() if part == partition}
+        if len(nodes - excluded) < wanted <= len(nodes):
+            complaint = "Requested node configuration is not available"
+            return Said(1, "", f"sbatch: error: Batch job submission failed: {complaint}\n")
         ident = str(self._next_id)
         self._next_id += 1
         signal = re.search(r"@(\d+)$", options.get("signal", ""))
@@ -255,11 +261,11 @@ class Slurmctld:
             id=ident,
             name=options.get("job-name", "sbatch"),
             script=script,
-            wanted=int(options.get("nodes", "1")),
+            wanted=wanted,
             partition=partition,
             limit_s=_limit_s(options.get("time", "60")),
             warn_s=float(signal[1]) if signal else None,
-            excluded=frozenset(expand(options.get("exclude", ""))),
+            excluded=excluded,
             submitted_s=now_s,
         )
         return Said(0, f"{ident}\n")

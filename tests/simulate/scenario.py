@@ -5,7 +5,7 @@ Only the standard library and the client: it is run in the lab as text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,19 @@ def story(
 
     seen: dict[str, Any] = {}
 
-    def submit(name: str, last: str, *, nodes: int = 2, where: str = partition) -> str:
+    def submit(
+        name: str, last: str, *, nodes: int = 2, where: str = partition, extra: Sequence[str] = ()
+    ) -> str:
         script = directory / f"{name}.sbatch"
         script.write_text(SCRIPT.format(partition=where, nodes=nodes, last=last))
-        return str(slurm.submit(script, job_name=f"exa-story-{name}").id)
+        return str(slurm.submit(script, job_name=f"exa-story-{name}", extra=extra).id)
 
     def look(ident: str) -> dict[str, Any]:
         job = slurm.jobs([ident])[ident]
         waits = "waits" if job.reason in ("Resources", "Priority", "") else job.reason
         return {
             "state": job.state,
-            "reason": waits if job.is_pending else job.reason,
+            "reason": job.reason if job.start_s is not None and not job.is_pending else waits,
             "nodes": len(job.nodes),
             "components": [(part.id == ident, part.offset) for part in job.components],
             "started": job.start_s is not None and not job.is_pending,
@@ -81,6 +83,10 @@ def story(
     many = submit("many", "true", nodes=50)
     seen["too many nodes"] = look(many)["state"]
     slurm.cancel(many)
+    lines = slurm.query(["sinfo", "--noheader", "--Node", "--format=%N %R"]).split("\n")
+    names = [line.split()[0] for line in lines if line.split()[1:] == [partition]]
+    but_one = f"--exclude={names[0]}"
+    seen["too few left"] = refused(lambda: submit("few", "true", extra=[but_one]))
     seen["no such partition"] = refused(lambda: submit("where", "true", where="nope"))
     seen["limit of nothing"] = refused(lambda: slurm.set_time_limit("999999", "999999", 5))
     return seen
