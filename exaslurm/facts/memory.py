@@ -101,7 +101,7 @@ def memory_figures(*, proc: Path = PROC, cgroup: Path = CGROUP) -> MemoryFigures
     take back at once does not count as used."""
     machine = _meminfo(proc)
     total_kib = machine["MemTotal"]
-    available = machine.get("MemAvailable", machine.get("MemFree", 0) + machine.get("Cached", 0))
+    available = machine.get("MemAvailable", total_kib)  # every kernel since 3.14 tells
     best = MemoryFigures(
         used_mib=(total_kib - available) // 1024,
         limit_mib=total_kib // 1024,

@@ -310,9 +310,50 @@ async def test_stop_by_request(stage: Stage) -> None:
     ) as answer:
         assert answer.status == 204
     await eventually(lambda: all(agent.desired.stop for agent in stage.agents.values()))
+    assert {agent.desired.grace_s for agent in stage.agents.values()} == {1.0}
     state = await stage.state()
     assert state is not None
     assert state.phase == "stopping"
+    assert {replica.state for replica in state.replicas} == {"draining"}
+
+
+async def drain(stage: Stage, body: bytes) -> tuple[int, str]:
+    headers = {"Authorization": f"Bearer {stage.key}"}
+    async with stage.session.post(stage.url + "/v1/drain", data=body, headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_drain_by_request(stage: Stage) -> None:
+    """A replica, then a node, which the next jobs do without; what is not there is refused."""
+    await start_all(stage)
+    await eventually(stage.serving)
+    assert (await drain(stage, b'{"replicas": ["c000-r0000", "r9"]}'))[0] == 404
+    assert (await drain(stage, b'{"replica": ["c000-r0000"]}'))[0] == 400
+    assert (await drain(stage, b"nonsense"))[0] == 400
+    state = await stage.state()
+    assert state is not None
+    assert {replica.state for replica in state.replicas} == {"ready"}
+    first = state.replicas[0]
+    assert (await drain(stage, b'{"replicas": ["c000-r0000"], "reason": "slow"}'))[0] == 204
+    state = await stage.state()
+    assert state is not None
+    assert (state.replicas[0].state, state.replicas[0].cause) == ("draining", "slow")
+    body = f'{{"nodes": ["{first.node}"], "reason": "a fan", "excluded_s": 60}}'
+    assert (await drain(stage, body.encode()))[0] == 204
+    state = await stage.state()
+    assert state is not None
+    assert [node.state for node in state.nodes if node.node == first.node] == ["drained"]
+    excluded = stage.run_dir.excluded("c000")
+    await eventually(lambda: excluded.exists() and '"a fan"' in excluded.read_text())
+
+
+@pytest.mark.parametrize("body", [b"", b"{}"])
+async def test_the_whole_cell_drains_without_more_words(stage: Stage, body: bytes) -> None:
+    await start_all(stage)
+    await eventually(stage.serving)
+    assert (await drain(stage, body))[0] == 204
+    state = await stage.state()
+    assert state is not None
     assert {replica.state for replica in state.replicas} == {"draining"}
 
 

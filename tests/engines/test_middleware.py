@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import re
 import subprocess
@@ -23,6 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from exaslurm.engines import middleware
 from exaslurm.engines.middleware import (
+    HELD_PATH,
     KEY_VARIABLE,
     REPLICA_VARIABLE,
     TOKEN_PATHS,
@@ -118,6 +121,52 @@ def guarded(monkeypatch: pytest.MonkeyPatch, replica: str | None = REPLICA) -> I
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     with guarded(monkeypatch) as client:
         yield client
+
+
+def test_it_tells_how_many_requests_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of which the engine itself knows nothing yet."""
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    seen: list[int] = []
+
+    async def held() -> int:
+        sent: list[dict[str, Any]] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"authorization", b"Bearer " + KEY.encode())]
+        scope = {"type": "http", "method": "GET", "path": HELD_PATH, "headers": headers}
+        await guard(scope, nothing, send)
+        assert sent[0]["status"] == 200
+        found: int = json.loads(sent[1]["body"])["held"]
+        return found
+
+    async def nothing() -> Any:
+        raise AssertionError("nobody reads")
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(await held())
+        if scope["path"] == "/broken":
+            raise ValueError("broken")
+
+    guard = KeyMiddleware(engine)
+
+    async def ask_all() -> int:
+        for method, path in (("GET", "/metrics"), ("POST", "/v1/completions"), ("POST", "/broken")):
+            headers = [(b"authorization", b"Bearer " + KEY.encode())]
+            scope = {"type": "http", "method": method, "path": path, "headers": headers}
+            with contextlib.suppress(ValueError):
+                await guard(scope, nothing, nothing)
+        return await held()
+
+    assert asyncio.run(ask_all()) == 0
+    assert seen == [0, 1, 1]
+
+
+def test_how_many_it_holds_is_for_those_with_the_key(client: TestClient) -> None:
+    assert client.get(HELD_PATH).status_code == 401
+    assert client.get(HELD_PATH, headers=bearer(token())).status_code == 401
+    assert client.get(HELD_PATH, headers=bearer(KEY)).json() == {"held": 0}
 
 
 PATHS = ["/v1/chat/completions", "/metrics", "/tokenize", "/pause", "/invocations", "/", "/health/",

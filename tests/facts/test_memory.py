@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exaslurm.facts.memory import oom_kills, usable_mib
+from exaslurm.facts.memory import memory_figures, oom_kills, tightest, usable_mib
 from tests.facts.conftest import fill
 
 STEP = "system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
@@ -51,3 +51,59 @@ def test_cgroup_v1(proc: Path, tmp_path: Path) -> None:
 
 def test_nothing_counts_kills(proc: Path, tmp_path: Path) -> None:
     assert oom_kills(proc=proc, cgroup=tmp_path) is None
+
+
+# -- how much is used
+
+
+def test_of_a_machine_without_limits(proc: Path, tmp_path: Path) -> None:
+    fill(proc, {"meminfo": "MemTotal: 1024000 kB\nMemFree: 10 kB\nMemAvailable: 204800 kB\n",
+                "pressure/memory": "some avg10=3.25 avg60=1.00 avg300=0.00 total=9\n"
+                "full avg10=1.00 avg60=0.00 avg300=0.00 total=1\n"})  # fmt: skip
+    found = memory_figures(proc=proc, cgroup=tmp_path / "none")
+    assert (found.used_mib, found.limit_mib, found.free_mib) == (800, 1000, 200)
+    assert (found.bound, found.stalled_pct) == ("node", 3.25)
+
+
+def test_cgroup_v2_without_page_cache_that_can_go(proc: Path, tmp_path: Path) -> None:
+    job = "system.slice/slurmstepd.scope/job_7"
+    cgroup = fill(
+        tmp_path / "cgroup",
+        {
+            f"{STEP}/memory.max": "max\n",
+            f"{STEP}/memory.current": f"{1900 << 20}\n",
+            f"{job}/memory.max": f"{2048 << 20}\n",
+            f"{job}/memory.current": f"{2000 << 20}\n",
+            f"{job}/memory.stat": f"anon 5\ninactive_file {500 << 20}\nactive_file 7\n",
+            f"{job}/memory.pressure": "some avg10=12.50 avg60=0.00 avg300=0.00 total=0\n",
+        },
+    )
+    found = memory_figures(proc=proc, cgroup=cgroup)
+    assert (found.used_mib, found.limit_mib) == (1500, 2048)
+    assert (found.bound, found.stalled_pct) == (f"/{job}", 12.5)
+
+
+def test_cgroup_v1_counts_what_is_below(proc: Path, tmp_path: Path) -> None:
+    fill(proc, {"self/cgroup": "4:memory:/slurm/uid_1/job_7/step_0\n0::/\n"})
+    cgroup = fill(
+        tmp_path / "cgroup",
+        {
+            "memory/slurm/uid_1/job_7/step_0/memory.limit_in_bytes": "9223372036854771712\n",
+            "memory/slurm/uid_1/job_7/memory.limit_in_bytes": f"{1024 << 20}\n",
+            "memory/slurm/uid_1/job_7/memory.usage_in_bytes": f"{1000 << 20}\n",
+            "memory/slurm/uid_1/job_7/memory.stat": "inactive_file 0\n"
+            f"total_inactive_file {100 << 20}\n",
+        },
+    )
+    found = memory_figures(proc=proc, cgroup=cgroup)
+    assert (found.used_mib, found.limit_mib, found.bound) == (900, 1024, "/slurm/uid_1/job_7")
+    limit = tightest(proc=proc, cgroup=cgroup)
+    assert limit is not None
+    assert (limit.limit_bytes, limit.cgroup) == (1024 << 20, "/slurm/uid_1/job_7")
+
+
+def test_a_limit_above_the_machine_is_none(proc: Path, tmp_path: Path) -> None:
+    cgroup = fill(tmp_path / "cgroup", {f"{STEP}/memory.max": f"{1 << 50}\n",
+                                        f"{STEP}/memory.current": "1\n"})  # fmt: skip
+    assert tightest(proc=proc, cgroup=cgroup) is None
+    assert memory_figures(proc=proc, cgroup=cgroup).bound == "node"
