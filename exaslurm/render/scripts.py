@@ -66,7 +66,8 @@ def render_all(
     plan: Plan, gen_dir: Path, run_dir: Path, template_dirs: Sequence[Path] = ()
 ) -> dict[str, str]:
     """Every file that bootstrap needs, by its name relative to ``gen_dir``: ``plan.json`` and
-    one script per cell, and one of the gateway where that runs in a job. Layout ``local`` has no scripts."""
+    one script per cell, and one of the gateway where that runs in a job. Layout ``local`` has no
+    scripts."""
     files = {"plan.json": dumps(plan, indent=1)}
     if plan.layout != "local":
         environment = templates.environment(template_dirs)
