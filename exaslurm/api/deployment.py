@@ -151,6 +151,14 @@ class Deployment:
 
         return read_history(self._run_dir)
 
+    def scale(self, wanted: Mapping[str, int], *, auto: Sequence[str] = ()) -> None:
+        """Have so many replicas of these shards (``model:shard``), which are no longer scaled
+        automatically; those in ``auto`` are again. UserError for a shard that is not there, or a
+        number beyond its limits."""
+        from exaslurm.api.scale import scale
+
+        scale(self._run_dir, wanted, auto=auto, environ=self._environ)
+
     def drain(
         self,
         *,

@@ -23,7 +23,12 @@ from exaslurm.errors import ExaslurmError, ExitCode
 SECTIONS: dict[str, dict[str, str]] = {
     "Write a spec": {"init": "spec", "validate": "spec", "schema": "spec"},
     "Start and stop": {"plan": "plan", "render": "plan", "submit": "submit", "stop": "submit"},
-    "Change": {"drain": "drain", "rollout": "rollout", "rollback": "rollout"},
+    "Change": {
+        "scale": "scale",
+        "drain": "drain",
+        "rollout": "rollout",
+        "rollback": "rollout",
+    },
     "Look": {
         "status": "status",
         "history": "rollout",
