@@ -237,8 +237,8 @@ class GatewayJobPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPlan:
     """Where the router runs and listens (``bind`` of NODE_ADDRESS: where other nodes reach it).
-    ``port`` 0 means: the first free one of the site. ``workers`` processes serve on it. ``audit_gib`` bounds the audit log, if there is one.
-    ``policy`` says how a replica is chosen; without an answer for ``hedge_after_s`` a second one
+    ``port`` 0 means: the first free one of the site. ``workers`` processes serve on it.
+    ``audit_gib`` bounds the audit log, if there is one. ``policy`` says how a replica is chosen; without an answer for ``hedge_after_s`` a second one
     is asked too (None: never)."""
 
     home: GatewayHome

@@ -25,6 +25,7 @@ PING_S = SLURMD_TIMEOUT_S / 3
 START_S = 10.0
 SITE = """
 node_kinds: {gw: {partition: gw, cpus: 16, mem_gib: 64}}
+partitions: {gw: {max_time: 1-00:00:00}}
 gateway: {homes: [job, service], kind: gw, cpus: 1, mem_gib: 1}
 """
 LED = "led"
