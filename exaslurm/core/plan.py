@@ -238,8 +238,9 @@ class GatewayJobPlan:
 class GatewayPlan:
     """Where the router runs and listens (``bind`` of NODE_ADDRESS: where other nodes reach it).
     ``port`` 0 means: the first free one of the site. ``workers`` processes serve on it.
-    ``audit_gib`` bounds the audit log, if there is one. ``policy`` says how a replica is chosen; without an answer for ``hedge_after_s`` a second one
-    is asked too (None: never)."""
+    ``audit_gib`` bounds the audit log, if there is one. ``policy`` says how a replica is chosen;
+    without an answer for ``hedge_after_s`` a second one is asked too (None: never). ``job``: what
+    it runs in, where that is a job."""
 
     home: GatewayHome
     bind: str
