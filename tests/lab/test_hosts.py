@@ -154,8 +154,9 @@ def test_a_command_may_use_the_lab_through_its_door(lab: RunningLab) -> None:
     assert "c9" in done.stderr
     assert "not through this door" in done.stderr
     # For that user alone, and for as long as the command runs.
-    other = f"su exa2 -s /bin/sh -c '{door} status' && echo open"
-    assert "open" not in lab.sh("login", f"{door} status && echo open || true")
-    done = lab.run("exec", "--door", "--user", "exa1", "login", "--", "sh", "-c", "sleep 1")
-    assert done.returncode == 0
-    assert "open" not in lab.run("exec", "--user", "root", "login", "--", "sh", "-c", other).stdout
+    script = f"{door} exec --user exa2 login -- {door} status; echo $?"
+    done = lab.run("exec", "--door", "login", "--", "sh", "-c", script)
+    assert done.stdout.split() == ["126"]
+    done = lab.run("exec", "login", "--", door, "status")
+    assert done.returncode == 1
+    assert "the door of this host is closed" in done.stderr
