@@ -7,7 +7,12 @@ from pathlib import Path
 
 from exaslurm.controller.cell import Cell
 from exaslurm.core.codec import dumps, loads
-from exaslurm.core.exclusion import EXCLUDED_S, ExcludedNode, ExcludedNodes
+from exaslurm.core.exclusion import (
+    EXCLUDED_S,
+    SILENT_EXCLUDED_S,
+    ExcludedNode,
+    ExcludedNodes,
+)
 from exaslurm.errors import StateError
 from exaslurm.util.files import make_private_dir, read_text
 from exaslurm.util.iothread import IoThread
@@ -21,6 +26,8 @@ class Exclusions:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._known = ExcludedNodes()
+        # A job that lives for long does not find the same out again when the time is over.
+        self._noted: set[tuple[str, str]] = set()
 
     async def recall(self, files: IoThread) -> None:
         """What earlier jobs of the cell have found; one that cannot be read is begun anew."""
@@ -36,12 +43,15 @@ class Exclusions:
     ) -> None:
         """Keep what the cell knows now (``now``: monotonic, ``wall_s``: Unix seconds)."""
         job = cell.marker.job_id
+        unfit = [item for item in cell.members.unfit(now) if item not in self._noted]
+        self._noted.update(unfit)
         found = [
             ExcludedNode(
-                node=node, reason=reason, job_id=job, since_s=wall_s, until_s=wall_s + EXCLUDED_S
+                node=node, reason=reason, job_id=job, since_s=wall_s,
+                until_s=wall_s + _lasts_s(cell, node),
             )
-            for node, reason in cell.members.unfit(now)
-        ]
+            for node, reason in unfit
+        ]  # fmt: skip
         found += [
             ExcludedNode(
                 node=node, reason=drained.reason, job_id=job,
@@ -54,3 +64,8 @@ class Exclusions:
         if joined != self._known:
             self._known = joined
             keep(self.path, dumps(joined, indent=1))
+
+
+def _lasts_s(cell: Cell, node: str) -> float:
+    """For how long a node is left out that a cell cannot use."""
+    return SILENT_EXCLUDED_S if cell.members.nodes[node].report is None else EXCLUDED_S

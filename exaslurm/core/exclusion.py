@@ -10,6 +10,8 @@ EXCLUDED_SCHEMA: Literal["exaslurm/excluded/1"] = "exaslurm/excluded/1"
 
 # Sites mend nodes within a day; one that is still bad then is found again in minutes.
 EXCLUDED_S = 24 * 3600.0
+# One that only did not report may have been booting; Slurm itself leaves out those that are down.
+SILENT_EXCLUDED_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -144,6 +144,19 @@ def test_it_is_written_down_with_an_end(tmp_path: Path) -> None:
     assert found.current(5000.0 + 86401) == ()
 
 
+def test_a_node_that_did_not_report_is_left_out_for_an_hour_and_once(tmp_path: Path) -> None:
+    cell = make_cell(min_nodes=2, nodes_s=30.0)
+    for node in ("n1", "n2", "n4"):
+        cell.on_report(examined(node), 1.0)
+    kept: dict[Path, str] = {}
+    book = Exclusions(tmp_path / "c000.json")
+    book.note(cell, 31.0, 5000.0, kept.__setitem__)
+    found = loads(ExcludedNodes, kept[tmp_path / "c000.json"], where="it")
+    assert [(item.node, item.until_s) for item in found.nodes] == [("n3", 5000.0 + 3600)]
+    book.note(cell, 4000.0, 9000.0, kept.__setitem__)  # the same job, an hour later
+    assert loads(ExcludedNodes, kept[tmp_path / "c000.json"], where="it").nodes == ()
+
+
 def test_earlier_findings_are_kept_until_their_end() -> None:
     old = ExcludedNode(node="n9", reason="r", job_id="1", since_s=0.0, until_s=100.0)
     new = ExcludedNode(node="n3", reason="s", job_id="2", since_s=50.0, until_s=150.0)
