@@ -68,4 +68,6 @@ class Exclusions:
 
 def _lasts_s(cell: Cell, node: str) -> float:
     """For how long a node is left out that a cell cannot use."""
-    return SILENT_EXCLUDED_S if cell.members.nodes[node].report is None else EXCLUDED_S
+    member = cell.members.nodes[node]
+    is_silent = member.report is None and member.ended is None
+    return SILENT_EXCLUDED_S if is_silent else EXCLUDED_S
