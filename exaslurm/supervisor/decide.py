@@ -34,6 +34,8 @@ IDLE_S = 15.0
 ENDING_S = 60.0
 # Nodes that Slurm still counts do not come back after this; engines may be restarting for longer.
 NODES_SHORT_S = 60.0
+# A job that has not started after this may not start soon.
+WAITS_S = 20.0
 SILENT_S = 600.0
 # A job that does not serve after this many times its limits of bring-up never will.
 PATIENCE = 2.0
@@ -219,8 +221,8 @@ class _Lane:
     def leave_in_time(self) -> Iterator[Effect]:
         """One that is about to be ended takes nothing new, so that what it has begun is finished:
         at Slurm's warning where others serve the same, else when its end is as near as that
-        takes. While its successor comes up it goes on, since that may be in time."""
-        coming = any(turn.job == "running" for turn in self.newcomers)
+        takes. While its successor may come up in time it goes on."""
+        late = self._has_no_room()
         for turn in self.served:
             if self.is_fit and turn is not self.served[-1]:
                 continue  # it goes anyhow
@@ -232,12 +234,20 @@ class _Lane:
             elif (
                 end_s is not None
                 and end_s - self.now_s <= self.world.drain_s + IDLE_S
-                and not coming
+                and late
                 and turn.ends_for is None  # it may well go on through the maintenance
                 and turn.suspended_since_s is None
             ):
                 why = f"it ends at {_clock(end_s)}, and nothing can take its place before"
                 yield Drain(turn=turn.name, reason=why)
+
+    def _has_no_room(self) -> bool:
+        """Whether Slurm has refused the next job, or lets it wait."""
+        if self.newcomers:
+            newest = self.newcomers[-1]
+            waits_s = self.now_s - (newest.submitted_s or newest.created_s)
+            return newest.job == "pending" and waits_s > WAITS_S
+        return bool(self.turns) and self.turns[-1].record == "refused"
 
     def _shards_of_others(self, turn: Turn) -> frozenset[str]:
         """The shards of which others than a job have ready replicas that stay."""

@@ -25,7 +25,7 @@ from exaslurm.slurm.types import JobInfo
 from exaslurm.submit import records
 from exaslurm.submit.survey import job_key
 from exaslurm.supervisor.model import CellView, JobState, Turn, World
-from exaslurm.supervisor.wall_time import Calendar, relimited, taken_by
+from exaslurm.supervisor.wall_time import Calendar, planned_limit_s, relimited, taken_by
 from exaslurm.supervisor.wish import Wish, cells_wanted, read_wish, turns_of_cells
 from exaslurm.util.files import read_text
 
@@ -314,7 +314,7 @@ class Observer:
             turn,
             suspended_since_s=self._note(turn, "suspended", suspended),
             reason=job.reason if job is not None and known == "pending" else "",
-            notice_s=_notice(generation, cell, turn.limit_end_s),
+            notice_s=_notice(generation, cell, turn),
         )
         return self._with_state(turn, cell, state)
 
@@ -426,17 +426,21 @@ def _bring_up_s(plan: Plan) -> float:
     return limits.nodes_s + limits.stage_s + limits.ready_s + plan.ray.start_timeout_s
 
 
-def _notice(generation: GenerationDir, cell: CellPlan, limit_end_s: float | None) -> float | None:
+def _notice(generation: GenerationDir, cell: CellPlan, turn: Turn) -> float | None:
     """When Slurm warned the job. The warning that was asked for before its time limit
-    (``--signal``) tells nothing new, and comes at once to a job that is shorter."""
+    (``--signal``) tells nothing new, and comes at once to a job that is shorter. A job that is
+    preempted ends earlier than its limit."""
     path = generation.notice(cell.name)
     if not path.exists():
         return None
     notice_s = loads(JobNotice, read_text(path), where=str(path)).time_s
     asked = re.search(r"@(\d+)$", dict(cell.components[0].directives).get("signal") or "")
-    if limit_end_s is None or asked is None:
+    end_s, planned_s = turn.limit_end_s, planned_limit_s(cell)
+    if end_s is None or asked is None:
         return notice_s
-    expected_s = limit_end_s - float(asked[1]) - _SIGNAL_EARLY_S
+    if turn.started_s is not None and planned_s is not None and turn.limited_by is None:
+        end_s = max(end_s, turn.started_s + planned_s)
+    expected_s = end_s - float(asked[1]) - _SIGNAL_EARLY_S
     return notice_s if notice_s < expected_s else None
 
 

@@ -415,7 +415,7 @@ def test_what_always_holds(world: World) -> None:
             assert newer[-1].heard
             assert newer[-1].ready
         if isinstance(effect, Cancel) and item.drain_s is None:
-            assert item.served_s is None
+            assert item.served_s is None or item.job == "pending"  # requeued
 
 
 def ends_soon(item: Turn, world: World) -> bool:
@@ -428,6 +428,7 @@ def ends_soon(item: Turn, world: World) -> bool:
 @given(any_world())
 def test_one_that_serves_is_never_taken_away_without_another(world: World) -> None:
     turns = [t for t in world.cells[0].turns if t.is_live and t.drain_s is None and t.served_s]
+    turns = [t for t in turns if t.job != "pending"]  # requeued
     if not turns:
         return
     taken = {e.turn for e in decide(world, NOW_S).effects if isinstance(e, Drain | Stop | Cancel)}

@@ -41,6 +41,7 @@ workers: {{nodes: {nodes}, nodes_per_cell: 1}}
 models:
   - name: pretend
     engine: {{kind: simulated}}
+    per_replica: {{cores: {cores}}}
     shards: [{{name: base, replicas: {replicas}}}]
 """
 # What tells a job of its preemption has another name in each Slurm.
@@ -104,7 +105,7 @@ def without_overlap(line: Line, here: Lab) -> None:
         manage(line, here, "add", "qos", name, limit)
         manage(line, here, "modify", "user", "exa1", "set", f"qos+={name}")
         spec = SIMULATED.format(
-            name=name, limit="00:02:00", nodes=1, replicas=2, more=f"qos: {name}"
+            name=name, limit="00:02:00", nodes=1, replicas=2, cores=1, more=f"qos: {name}"
         )
         done = here.submit(line, spec, name)
         line.ran(f"{name}: submitted", done)
@@ -154,7 +155,7 @@ def maintenance(line: Line, here: Lab) -> None:
     line.cleanups.append(
         lambda: here.on("ctl", "scontrol", "delete", "reservationname=m1", user="root")
     )
-    spec = SIMULATED.format(name="waits", limit="01:00:00", nodes=1, replicas=2, more="")
+    spec = SIMULATED.format(name="waits", limit="01:00:00", nodes=1, replicas=2, cores=1, more="")
     here.write("waits.yaml", spec)
     line.cleanups.append(lambda: here.exaslurm("stop", "waits", timeout_s=240))
     line.ran("submitted for an hour, 22 minutes before a maintenance",
@@ -174,7 +175,7 @@ def maintenance(line: Line, here: Lab) -> None:
     here.exaslurm("stop", "waits", timeout_s=240)
     here.on("ctl", "scontrol", "delete", "reservationname=m1", user="root")
 
-    spec = SIMULATED.format(name="moves", limit="12:00:00", nodes=1, replicas=2, more="")
+    spec = SIMULATED.format(name="moves", limit="12:00:00", nodes=1, replicas=2, cores=1, more="")
     line.ran("one that runs for twelve hours", here.submit(line, spec, "moves"))
     node = next(iter(replicas(here, "moves").values()))["node"]
     root(line, here, "create", "reservation", "reservationname=m2", "starttime=now+9minutes",
@@ -212,7 +213,7 @@ def preempted(line: Line, here: Lab) -> None:
     """Two cells; a job of a higher partition wants the node of one, which has a minute of grace."""
     root(line, here, "update", "partitionname=gpu", "prioritytier=1", "preemptmode=cancel",
          "gracetime=60")  # fmt: skip
-    spec = SIMULATED.format(name="yields", limit="04:00:00", nodes=2, replicas=2, more="")
+    spec = SIMULATED.format(name="yields", limit="04:00:00", nodes=2, replicas=2, cores=12, more="")
     line.ran("two cells", here.submit(line, spec, "yields"))
     places = {key: item["node"] for key, item in replicas(here, "yields").items()}
     node = places["c000-r0000"]
