@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from exaslurm.api.deployment import Deployment
 from exaslurm.core.canary import Canary
 from exaslurm.core.codec import dumps
-from exaslurm.errors import DeploymentError, SubmitRejected
+from exaslurm.errors import DeploymentError, SubmitRejected, UserError
 from exaslurm.rollout.records import read_canary, read_figures
 from exaslurm.rollout.start import PolicyOptions, rollback
+from exaslurm.submit.records import write_desired
 from exaslurm.submit.stop import stop
 from exaslurm.submit.submit import submit
 from tests.rollout.conftest import NEW_SPEC, QUICK, Rolled, verbs
@@ -220,6 +222,26 @@ def test_nothing_runs(rolled: Rolled) -> None:
         rolled.begin()
 
 
+def test_another_site(rolled: Rolled) -> None:
+    sites = rolled.directory / ".config/exaslurm/sites"
+    sites.mkdir(parents=True)
+    (sites / "lab2.yaml").write_text("schema: exaslurm/site/v1\nname: lab2\nextends: lab\n")
+    with pytest.raises(DeploymentError, match="runs on site 'lab'"):
+        rolled.begin(NEW_SPEC.replace("site: lab", "site: lab2"))
+    assert rolled.run_dir.generations() == [1]
+
+
+def test_what_is_done_is_not_stopped(rolled: Rolled) -> None:
+    """The supervisor was killed when the new one was wanted and before it had said so."""
+    rolled.begin()
+    rolled.until("finishing")
+    write_desired(rolled.run_dir, run=True, generation=2)
+    with pytest.raises(DeploymentError, match="has just ended"):
+        rollback(rolled.run_dir, environ=rolled.environ, slurm=rolled.cluster)
+    rolled.until("done")
+    assert rolled.live() == ["c000.2", "c001.2"]
+
+
 def test_nothing_to_take_back(rolled: Rolled) -> None:
     with pytest.raises(DeploymentError, match="has had no rollout"):
         rollback(rolled.run_dir, environ=rolled.environ, slurm=rolled.cluster)
@@ -301,3 +323,16 @@ def test_scaled_away_on_the_way(rolled: Rolled) -> None:
     while rolled.rollout.state != "done":
         rolled.run(10)
     assert rolled.live() == ["c000.2"]
+
+
+def test_from_python(rolled: Rolled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exaslurm.rollout.start.Slurm", lambda _: rolled.cluster)
+    hello = Deployment(rolled.run_dir.path, environ=rolled.environ)
+    with pytest.raises(UserError, match="'other'"):
+        hello.rollout(NEW_SPEC.replace("deployment: hello", "deployment: other"))
+    begun = hello.rollout(NEW_SPEC, options=QUICK)
+    assert (begun.state, begun.candidate) == ("rising", 2)
+    assert hello.rollback().state == "undoing"
+    rolled.until("undone")
+    assert hello.wait_over(begun).state == "undone"
+    assert [entry.verb for entry in hello.history()][-2:] == ["rollback", "rollout undone"]
