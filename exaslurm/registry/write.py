@@ -19,6 +19,10 @@ def write_record(run_dir: RunDir, record: CellRecord) -> None:
     thread.
     """
     _require_not_newer(run_dir, record)
+    # In the place of a file system that is away nothing must be made.
+    if not run_dir.path.parent.is_dir():
+        above = run_dir.path.parent
+        raise StateError(f"there is no {above} (is its file system mounted?)")
     make_private_dir(run_dir.registry)
     write_atomic(run_dir.record(record.cell), dumps(record))
 

@@ -128,3 +128,11 @@ def test_a_new_number_alone_is_read_cheaply(
     assert second.replicas is first.replicas
     write_record(run_dir, dataclasses.replace(RECORD, seq=3, lease_s=9.0))
     assert reader.read()["c000"].lease_s == 9.0
+
+
+def test_nothing_is_made_in_the_place_of_a_file_system_that_is_away(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "mount" / "exaslurm" / "hello")
+    (tmp_path / "mount").mkdir()
+    with pytest.raises(StateError, match="mounted"):
+        write_record(run_dir, RECORD)
+    assert list((tmp_path / "mount").iterdir()) == []
