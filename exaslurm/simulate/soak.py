@@ -181,8 +181,9 @@ async def _run(run: Run, world: World, begun_s: float) -> dict[str, Any]:
         first_s = time.monotonic()
         await _strike(run, striker, first_s)
         struck_s = time.monotonic()
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        while not looking.done():
+            looking.cancel()
+            await asyncio.wait([looking], timeout=_LOOK_S)
         back_s = await _until_full(watch, run.settle_s, must=False)
     watch.count(last=True)
     return report(run, watch, first_s, struck_s, back_s, begun_s, up_s)

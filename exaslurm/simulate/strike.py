@@ -15,6 +15,7 @@ from exaslurm.core.turns import cell_of
 from exaslurm.simulate.faults import Fault, Kind
 from exaslurm.simulate.slurmctld import Job
 from exaslurm.simulate.world import World
+from exaslurm.util.waiting import set_within
 
 log = logging.getLogger(__name__)
 
@@ -211,8 +212,7 @@ class Striker:
         with self._impairing():
             world.shot.clear()
             world.armed = "before" if fault.dice[0] < 0.5 else "after"
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(world.shot.wait(), _ARMED_S)
+            await set_within(world.shot, _ARMED_S)
             world.armed = ""
             with contextlib.suppress(ProcessLookupError):
                 process.kill()

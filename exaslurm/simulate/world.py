@@ -357,9 +357,8 @@ class World:
         future = self._answers[number] = asyncio.get_running_loop().create_future()
         self.order(node, do, ask=number, **more)
         try:
-            return await asyncio.wait_for(future, _END_S)
-        except asyncio.TimeoutError:
-            return None
+            done, _ = await asyncio.wait([future], timeout=_END_S)
+            return future.result() if done else None
         finally:
             self._answers.pop(number, None)
 

@@ -20,7 +20,7 @@ from acceptance.runner import Line
 TITLE = "480 failures over 64 simulated nodes: no leak, no lost request"
 
 FAILURES = int(os.environ.get("EXASLURM_FAILURES", "480"))
-FACTOR, EVERY_S = 6.0, 18.0
+FACTOR, EVERY_S = 6.0, 16.0
 LIMIT_S = 40 * 60.0
 # What may be certain of growth over the last three quarters: a share of the memory, a number of
 # descriptors and of threads.
