@@ -34,6 +34,8 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
     tidy()
     front = service.front
     service.check()
+    if options.canary is not None and not options.canary.exists():
+        log.warning("%s is not there: versions share alike until it is", options.canary)
     certificate = certificate_of(front.tls)
     predecessor = None
     if options.sockets is not None:

@@ -339,7 +339,8 @@ class Answering(Call, ABC):
         """The usual plain answer: it is all there."""
         status = self.status = head.status
         self.first_byte_s = time.monotonic()
-        framing = b"content-length: %d\r\n" % len(body)
+        # RFC 9110, 8.6: there is none in an answer that cannot have a body.
+        framing = b"content-length: %d\r\n" % len(body) if status != 204 else b""
         self._write(self._answer_head(head, self._at(), framing, body))
         if status == 200:
             self.prompt_tokens, self.completion_tokens = usage(body)

@@ -136,13 +136,15 @@ class ChainFiles:
 
 
 def chains(directory: Path) -> dict[str, ChainFiles]:
-    """Every chain in a directory, by name. OSError if it cannot be read."""
+    """Every chain in a directory, by name. OSError if it cannot be read. What is no file is not of
+    the log: whoever opened a pipe would wait for ever."""
     found: dict[str, ChainFiles] = {}
     for path in sorted(directory.iterdir()):
         match = _FILE.fullmatch(path.name)
         if match is not None:
-            found.setdefault(match["chain"], ChainFiles()).files.append(path)
-        elif path.suffix == ".head":
+            if path.is_file():
+                found.setdefault(match["chain"], ChainFiles()).files.append(path)
+        elif path.suffix == ".head" and path.is_file():
             found.setdefault(path.stem, ChainFiles()).head = path
     for chain in found.values():
         chain.files.sort(key=lambda path: (first_seq(path), path.name))

@@ -226,6 +226,8 @@ class RouterProtocol(HttpToolsProtocol):
                     self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 else:  # the client waits with its body until it hears something
                     exchange.start()
+            elif exchange.refusal is not None and self._announced > MAX_WASTED_BYTES:
+                exchange.start()  # most of its body will not be read, whatever it is
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]

@@ -64,3 +64,11 @@ def test_requests_are_divided_as_the_file_says(
                 r'exaslurm_router_requests_total\{[^}]*version="(\w+)"[^}]*\}', page
             )
             assert set(versions) == {"old", "new"}
+
+
+def test_a_file_that_is_not_there_is_told(gateway: Callable[..., Gateway], tmp_path: Path) -> None:
+    listed, canary = tmp_path / "engines.yaml", tmp_path / "no-such.json"
+    with engines(()) as (engine,):
+        listed.write_text(f"engines:\n  - {engine.url}\n")
+        router = gateway("--engines-file", listed, "--canary", canary, EXASLURM_ROUTER_KEY=KEY)
+        assert f"{canary} is not there" in router.said

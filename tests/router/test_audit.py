@@ -398,6 +398,15 @@ class TestFiles:
         assert [r["id"] for r in read(directory) if r["kind"] == "request"] == ["req-2"]
         assert problems(directory) == ["0:1: records 1 to 2 were removed before this line"]
 
+    def test_a_pipe_in_place_of_a_file(self, tmp_path: Path) -> None:
+        write(tmp_path, 3)
+        (name,) = files(tmp_path)
+        name.unlink()
+        os.mkfifo(name)
+        os.mkfifo(tmp_path / "other-0.head")
+        assert problems(tmp_path)
+        assert list(read(tmp_path)) == []
+
     def test_verifying_while_it_is_written(self, tmp_path: Path) -> None:
         audit = make(tmp_path, flush_s=0.001, max_file_bytes=20_000)
         stop = threading.Event()

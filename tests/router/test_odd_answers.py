@@ -101,3 +101,9 @@ def test_counts_of_tokens_that_are_none(
     body = b'{"usage":{"prompt_tokens":%b,"completion_tokens":%b}}' % (count, count)
     answer = ask(plain(body))
     assert (answer.status_code, answer.content) == (200, body)
+
+
+def test_an_answer_without_content_has_no_length(ask: Callable[[bytes], httpx.Response]) -> None:
+    answer = ask(b"HTTP/1.1 204 No Content\r\nx-kept: yes\r\n\r\n")
+    assert (answer.status_code, answer.content, answer.headers["x-kept"]) == (204, b"", "yes")
+    assert "content-length" not in answer.headers

@@ -195,3 +195,13 @@ def test_a_large_body_that_is_refused_does_not_cost_the_connection(router: Route
     answer = talk(router, *parts)
     assert answer.count(b"HTTP/1.1 404") == 1
     assert answer.count(b"HTTP/1.1 200 OK") == 1
+
+
+@pytest.mark.parametrize("length", [10**9, 10**12])
+def test_a_body_announced_too_large_is_refused_before_it_comes(
+    router: Router, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LINGER_S", 0.2)
+    answer = talk(router, head(router, f"Content-Length: {length}"))
+    assert status_of(answer) == 413
+    assert "larger" in message_of(answer)
