@@ -104,7 +104,7 @@ class _Stop:
     _unwritten: StateError | None = None
 
     def run(self) -> StopResult:
-        number = (self.run_dir.generations() or [0])[-1]
+        number = self._generation()
         # First of all: from now on nobody starts anything for this deployment.
         with self._writing():
             records.write_desired(self.run_dir, run=False, generation=number)
@@ -147,6 +147,13 @@ class _Stop:
                 "until they can read it",
             ) from self._unwritten
         return StopResult(ended)
+
+    def _generation(self) -> int:
+        """The one that runs: of a rollout, or after one that was taken back, not the newest."""
+        with contextlib.suppress(StateError):
+            wanted = self.run_dir.current()
+            return wanted.number if wanted is not None else 0
+        return (self.run_dir.generations() or [0])[-1]
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -260,6 +260,7 @@ def test_stop_ends_both_generations(rolled: Rolled) -> None:
     stop(rolled.run_dir, environ=rolled.environ, slurm=rolled.cluster)
     assert rolled.live() == []
     assert rolled.rollout.state == "undone"
+    assert rolled.run_dir.current() == rolled.generation
     # What comes then has nothing to do with it.
     submit(rolled.directory / "spec.yaml", environ=rolled.environ, slurm=rolled.cluster)
     rolled.start_supervisor()
