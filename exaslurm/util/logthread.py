@@ -111,6 +111,10 @@ class _Entry(logging.Handler):
         super().__init__()
         self._to = lines
 
+    def createLock(self) -> None:  # noqa: N802 - as in logging
+        """None: whoever writes would hold it while the file system hangs."""
+        self.lock = None
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             record.message = record.getMessage()

@@ -122,3 +122,30 @@ def test_a_log_whose_file_system_came_back_is_opened_again(tmp_path: Path) -> No
         "line 1",
         "line 2",
     ]
+
+
+HELD = """
+import logging, os, threading
+from exaslurm.util.iothread import IoThread
+from exaslurm.util.logthread import LogThread, write_on
+log, lines, files = logging.getLogger("x"), LogThread("me"), IoThread("files")
+write_on(files)
+files.post(lambda: [log.info("%s", "." * 100) for _ in range(5000)])  # nobody reads: it hangs
+for n in range(1000): log.info("%s", "." * 100)
+os.write(1, b"done")
+os._exit(0)
+"""
+
+
+def test_the_thread_for_files_that_hangs_in_a_line_of_its_own_stops_nobody() -> None:
+    read, write = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-c", HELD],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=write,
+        timeout=30,
+    )
+    os.close(write)
+    os.close(read)
+    assert done.stdout == b"done"
