@@ -478,10 +478,7 @@ class RouterProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         if not self._is_free():
-            current = self._current
-            if current is not None and not current.request_complete:  # its body is at fault
-                current.refuse(RequestError(status, message))
-            self.transport.close()  # in the middle of another answer there is no place for this
+            self._refuse_behind(RequestError(status, message))
             return
         body = error_body(status, message)
         head = (
@@ -492,6 +489,23 @@ class RouterProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+    def _refuse_behind(self, error: RequestError) -> None:
+        """In the middle of another answer there is no place for an error: who asked before gets the
+        answer, then the connection ends."""
+        last = self.cycle
+        if not isinstance(last, Exchange):
+            if last.more_body:
+                self.transport.close()
+            last.keep_alive = False
+        elif last.request_complete:
+            last.keep_alive = False
+        elif last is self._current:  # its body is at fault
+            last.refuse(error)
+            self.transport.close()
+        else:
+            last.refusal = error
+        self.flow.pause_reading()
 
 
 def _plain(url: bytes) -> tuple[bytes, bytes]:

@@ -205,3 +205,25 @@ def test_a_body_announced_too_large_is_refused_before_it_comes(
     answer = talk(router, head(router, f"Content-Length: {length}"))
     assert status_of(answer) == 413
     assert "larger" in message_of(answer)
+
+
+@pytest.mark.parametrize("noise", [b"\x00\x01\r\n\r\n", b"GET / HTTP/1.1\r\nno field\r\n\r\n"])
+@pytest.mark.parametrize("before", [["ask"], ["ask", "ask"], ["page"], ["page", "ask"]])
+def test_noise_takes_no_answer_from_those_who_asked_before(
+    router: Router, before: list[str], noise: bytes
+) -> None:
+    ask = head(router, f"Content-Length: {len(BODY)}") + BODY
+    page = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = talk(router, b"".join(ask if kind == "ask" else page for kind in before) + noise)
+    assert answer.count(b"HTTP/1.1 200 OK\r\n") == len(before)
+    assert answer.count(b'"choices"') == before.count("ask")
+
+
+def test_a_body_gone_wrong_takes_no_answer_from_those_who_asked_before(router: Router) -> None:
+    ask = head(router, f"Content-Length: {len(BODY)}") + BODY
+    wrong = head(router, "Transfer-Encoding: chunked") + b"5\r\n{" + b"no chunk"
+    answer = talk(router, ask + wrong)
+    first, _, second = answer.partition(b"HTTP/1.1 400 ")
+    assert first.count(b"HTTP/1.1 200 OK\r\n") == 1
+    assert b'"choices"' in first
+    assert b"this is not a valid HTTP request" in second
