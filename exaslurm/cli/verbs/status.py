@@ -8,6 +8,8 @@ from exaslurm.cli.output import result, result_json
 from exaslurm.cli.verb import deployment_argument, deployment_site_option, json_option, verb
 from exaslurm.errors import ExitCode
 
+_SLURM_S = 8.0
+
 
 @verb("status", short_help="Phases, replicas, nodes, and the first cause of what is wrong.")
 @deployment_argument
@@ -41,7 +43,9 @@ def status_command(
     from exaslurm.status.collect import Collector
 
     environ = dict(os.environ)
-    collector = Collector(find_run_dir(deployment, environ, site=site), Slurm(environ))
+    # A controller that is down is asked twice; who looks wants the rest of the picture soon.
+    slurm = Slurm(environ, timeout_s=_SLURM_S)
+    collector = Collector(find_run_dir(deployment, environ, site=site), slurm)
     while True:
         status = collector.collect()
         if as_json:
