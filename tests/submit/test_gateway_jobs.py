@@ -110,6 +110,9 @@ class Queue(Slurm):
         jobs = self.known.values()
         return [job for job in jobs if job.name.startswith(prefix) and not job.is_finished]
 
+    def query(self, argv: Sequence[str]) -> str:
+        raise QueryFailed(f"{argv[0]}: nothing is said of limits here")
+
     def find_by_name(self, name: str, *, since_s: float | None = None) -> list[JobInfo]:
         return [job for job in self.known.values() if job.name == name]
 
