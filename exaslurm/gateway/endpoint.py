@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.submission import Endpoint, RouterAddress
@@ -15,6 +18,10 @@ from exaslurm.rundir import RunDir
 from exaslurm.util.files import read_text, write_atomic
 from exaslurm.util.lock import file_lock
 from exaslurm.util.process import is_alive, start_ticks
+
+log = logging.getLogger(__name__)
+
+_LOCK_S = 3.0
 
 
 def read_endpoint(run_dir: RunDir) -> Endpoint:
@@ -61,8 +68,7 @@ def _change(
     entries: Callable[[tuple[RouterAddress, ...]], tuple[RouterAddress, ...]],
     own: RouterAddress,
 ) -> None:
-    lock = run_dir.endpoint.with_name(".endpoint.lock")
-    with file_lock(lock):
+    with _lock(run_dir.endpoint.with_name(".endpoint.lock")):
         try:
             endpoint = read_endpoint(run_dir)
         except StateError:  # damaged: what lives writes itself again
@@ -72,6 +78,18 @@ def _change(
         )
         fresh = dataclasses.replace(endpoint, routers=entries(others))
         write_atomic(run_dir.endpoint, dumps(fresh, indent=1))
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Go on without it where it is not to be had in time: over NFS, a host that died may hold it
+    for ever. Whoever is left out of the list then enters itself again."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(file_lock(path, timeout_s=_LOCK_S))
+        except StateError as error:
+            log.warning("going on without the lock: %s", error)
+        yield
 
 
 def _same(one: RouterAddress, other: RouterAddress) -> bool:

@@ -3,8 +3,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
+
+from exaslurm.gateway import endpoint
 from exaslurm.gateway.endpoint import own_address, publish, read_endpoint, withdraw
 from exaslurm.rundir import RunDir
+from exaslurm.util.lock import file_lock
 
 
 def urls(run_dir: RunDir) -> list[str]:
@@ -27,3 +31,13 @@ def test_a_gateways_job_takes_the_place_of_those_before_it(tmp_path: Path) -> No
     assert urls(run_dir) == [fixed.url, own.url, again.url]
     withdraw(run_dir, own)
     assert urls(run_dir) == [fixed.url, again.url]
+
+
+def test_a_lock_that_a_dead_host_holds_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "_LOCK_S", 0.05)
+    run_dir = RunDir(tmp_path)
+    with file_lock(tmp_path / ".endpoint.lock"):
+        publish(run_dir, own_address("http://10.0.0.3:20000"))
+    assert urls(run_dir) == ["http://10.0.0.3:20000"]
