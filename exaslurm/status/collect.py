@@ -294,7 +294,7 @@ class Collector:
             nodes=state.nodes if state is not None and not over else (),
             ray=state.ray if state is not None and not over else None,
             replicas=replicas,
-            notes=(*((f"supervisor: {said}",) if said else ()), *notes),
+            notes=(*((f"supervisor: {said}",) if said else ()), *_gap(submission), *notes),
             generation=generation,
         )
 
@@ -355,6 +355,15 @@ class Collector:
         if job is not None and job.is_finished:
             return False
         return router.host != self.hostname or is_alive(router.pid, router.start_ticks)
+
+
+def _gap(submission: Submission | None) -> tuple[str, ...]:
+    """For how long nothing of a cell served before this job of it."""
+    if submission is None or submission.gap_s is None:
+        return ()
+    return (
+        f"nothing of its cell served for {submission.gap_s:.0f} s before {submission.cell} did",
+    )
 
 
 def _lines(path: Path) -> tuple[str, ...]:

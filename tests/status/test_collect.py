@@ -249,3 +249,16 @@ def test_waiting_ends_in_time(made: Make) -> None:
         )
     assert sum(slept) == 2.5
     assert len(seen) == 4
+
+
+def test_what_was_found_out_and_measured_is_told(made: Make, controller: Any) -> None:
+    hello = made()
+    hello.submit(gap_s=24.6)
+    hello.record(controller.url, True, True)
+    controller.state["now"] = hello.state("serving", "ready", "ready")
+    hello.run_dir.generation(1).notes.write_text(
+        "a cell's next job cannot start before the cell ends\n"
+    )
+    status = collect(hello.run_dir, None)
+    assert status.notes == ("a cell's next job cannot start before the cell ends",)
+    assert status.cells[0].notes == ("nothing of its cell served for 25 s before c000 did",)
