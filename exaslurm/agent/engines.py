@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
+from exaslurm.agent.children import Child
 from exaslurm.agent.engine import Engine, EngineTools, child_name
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import EngineStatus
@@ -46,7 +47,7 @@ class Engines:
             await self._wake.wait()
             self._wake.clear()
             if self._wanted is not None:
-                await self._end_strangers(self._wanted)
+                await self._end_strangers(self._wanted, self._tools.plan.timeouts.drain_s)
                 self._reconcile(self._wanted)
 
     async def stop_all(self, drain_s: float) -> None:
@@ -55,7 +56,7 @@ class Engines:
         for name in self._engines:
             self._stop(name, drain_s)
         await asyncio.gather(*self._stops.values(), return_exceptions=True)
-        await self._end_strangers({})
+        await self._end_strangers({}, drain_s)
 
     def _reconcile(self, wanted: dict[str, ReplicaBinding]) -> None:
         for name, engine in self._engines.items():
@@ -88,17 +89,25 @@ class Engines:
             self._changed.set()
             self._wake.set()  # the same name may be wanted with another binding
 
-    async def _end_strangers(self, wanted: dict[str, ReplicaBinding]) -> None:
+    async def _end_strangers(self, wanted: dict[str, ReplicaBinding], drain_s: float) -> None:
         """End engines that an earlier agent started and nobody wants any more."""
         children = self._tools.children
         known = {child_name(name) for name in (*wanted, *self._engines)}
-        for name in children.names():
-            child = children.get(name)
-            if name.startswith(child_name("")) and name not in known and child is not None:
-                log.info("%s: not wanted any more", name)
-                try:
-                    await children.end_session(child, _END_MARGIN_S)
-                    await children.wait_exit(child, _END_MARGIN_S)
-                    await children.forget(name)
-                except ExaslurmError as error:
-                    log.error("%s: not ended: %s", name, error)
+        strangers = [
+            child
+            for name in children.names()
+            if name.startswith(child_name("")) and name not in known
+            if (child := children.get(name)) is not None
+        ]
+        await asyncio.gather(*(self._end_stranger(child, drain_s) for child in strangers))
+
+    async def _end_stranger(self, child: Child, drain_s: float) -> None:
+        """As any other engine: what it has begun it may finish."""
+        children = self._tools.children
+        log.info("%s: not wanted any more", child.name)
+        try:
+            await children.end_session(child, drain_s + _END_MARGIN_S)
+            await children.wait_exit(child, _END_MARGIN_S)
+            await children.forget(child.name)
+        except ExaslurmError as error:
+            log.error("%s: not ended: %s", child.name, error)

@@ -101,7 +101,7 @@ class Cell:
                 replica.gang.on_part(report.node, status, now)
                 replica.on_gang(now)
                 self._remember_place(replica.binding)
-            elif replica.binding.node == report.node:
+            elif status.port in (None, replica.binding.port):  # else of its place before this one
                 replica.on_engine(status, now)
         self._note_gone(report)
         self._note_reserve()

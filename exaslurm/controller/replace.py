@@ -25,7 +25,8 @@ class Move:
 
 def moves_due(cell: Cell, now: float) -> list[Move]:
     """Moves to make now, each one seeing the ones before it, the most important replicas first.
-    Replicas for which no node has room stay where they are: their agent goes on trying."""
+    Replicas for which no node has room stay where they are, at most in another slot: their agent
+    goes on trying."""
     if cell.binding is None or cell.stopping or not cell.engines_started:
         return []
     facts = _facts(cell, now)
@@ -46,6 +47,21 @@ def moves_due(cell: Cell, now: float) -> list[Move]:
             places[name] = place
             moves.append(Move(None, place, "it is wanted, and there is room for it"))
     return moves
+
+
+def _other_slot(
+    cell: Cell, replica: Replica, others: Sequence[ReplicaBinding], facts: Sequence[NodeFacts]
+) -> ReplicaBinding | None:
+    """Where no other node has room: another slot of its node, with other GPUs and another port,
+    that it has not failed in. The GPU may be what is broken, or somebody else have the port."""
+    place = replica.binding
+    here = [fact for fact in facts if fact.node == place.node]
+    if replica.gang is not None or replica.unreachable is not None or not here:
+        return None
+    failed = [old for old in (*replica.failed_places, place) if old.node == place.node]
+    return _place(
+        cell, replica.id, place.model, place.shard, [*others, *failed], here, set(), share=False
+    )
 
 
 def place_elsewhere(cell: Cell, replica: Replica, now: float) -> ReplicaBinding | None:
@@ -123,7 +139,8 @@ def _new_place(
     if replica.yielded:
         return on(_without_memory(cell, replica, now), share=False)
     if replica.leaving is None:
-        return on({*failed, *_avoided(replica)})
+        elsewhere = on({*failed, *_avoided(replica)})
+        return elsewhere or _other_slot(cell, replica, others, facts)
     left = set(replica.leaving.nodes)
     return on(failed | left, share=False) or on(failed - left, share=False) or on(failed - left)
 

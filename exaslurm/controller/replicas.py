@@ -72,6 +72,7 @@ class Replica:
     state_seen: tuple[ReplicaState, float] = ("pending", 0.0)
     failures_forgiven: int = 0
     failed_on: frozenset[str] = frozenset()
+    failed_places: tuple[ReplicaBinding, ...] = ()
     gang: Gang | None = None
     leaving: Leaving | None = None
     resting: str | None = None
@@ -169,7 +170,7 @@ class Replica:
         self.verified = process
         self.ready_s = now
         self.failures_forgiven = self.engine.restarts if self.engine else 0
-        self.failed_on = frozenset()
+        self.failed_on, self.failed_places = frozenset(), ()
         if self.phases.warm_up_s is None and self.healthy_s is not None:
             self.phases = dataclasses.replace(self.phases, warm_up_s=now - self.healthy_s)
 
@@ -303,6 +304,7 @@ class Replica:
             self.gang.begin(binding, now)
         elif self.unreachable is None and self.leaving is None and self.resting is None:
             self.failed_on |= {self.binding.node}
+            self.failed_places = (*self.failed_places, self.binding)
         self.binding = binding
         self.returns += self.yielded
         self.leaving = self.resting = self.successor = None

@@ -11,6 +11,7 @@ from exaslurm.controller.relay import given_up, relays_due
 from exaslurm.controller.relief import reliefs_due
 from exaslurm.controller.replace import moves_due
 from exaslurm.controller.targets import settle
+from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import DesiredState, EngineLoad, EngineStatus, MemoryFigures
 from tests.controller.conftest import WORKERS, bind, engine, everybody, make_cell, report
 
@@ -31,7 +32,8 @@ class Played:
         self.broken: Callable[[str, str], bool] = lambda node, replica: False
         self.started: list[tuple[str, str]] = []
         self.never_short: list[int] = []
-        self._engines: dict[tuple[str, str], tuple[float, int]] = {}
+        self.bad_slots: set[int] = set()
+        self._engines: dict[tuple[str, str], tuple[float, int, ReplicaBinding]] = {}
         self._ends: dict[tuple[str, str], float] = {}
         self._pid = 100
         self._desired: dict[str, DesiredState] = {}
@@ -95,16 +97,18 @@ class Played:
 
     def _report(self, node: str) -> None:
         desired = self._desired.get(node, DesiredState(version=0, ray=None, engines=()))
-        wanted = {place.id for place in desired.engines}
+        wanted = {place.id: place for place in desired.engines}
         for key in list(self._engines):
-            if key[0] == node and (key in self._ends or key[1] not in wanted):
+            if key[0] == node and (
+                key in self._ends or wanted.get(key[1]) != self._engines[key][2]
+            ):
                 ends_s = self._ends.setdefault(key, self.now + self.drain_s)
                 if self.now >= ends_s:
                     del self._engines[key], self._ends[key]
-        for name in wanted:
+        for name, place in wanted.items():
             if (node, name) not in self._engines:
                 self._pid += 1
-                self._engines[node, name] = (self.now, self._pid)
+                self._engines[node, name] = (self.now, self._pid, place)
                 self.started.append((node, name))
         statuses = [self._status(node, name) for where, name in self._engines if where == node]
         said = dataclasses.replace(
@@ -115,14 +119,16 @@ class Played:
             self._desired[node] = answer
 
     def _status(self, node: str, name: str) -> EngineStatus:
-        since_s, pid = self._engines[node, name]
+        since_s, pid, place = self._engines[node, name]
         busy = self.busy.get(name, 0)
         phase = "healthy" if self.now - since_s >= self.load_s else "loading"
         if (node, name) in self._ends:
             phase = "stopping"
-        if self.broken(node, name):
-            return engine(name, "failed", pid=pid, restarts=4, cause="it is broken there")
+        if self.broken(node, name) or place.slot in self.bad_slots:
+            return engine(
+                name, "failed", pid=pid, restarts=4, cause="it is broken there", port=place.port
+            )
         return engine(
-            name, phase, pid=pid, mem_mib=self.sizes.get(name),
+            name, phase, pid=pid, port=place.port, mem_mib=self.sizes.get(name),
             load=EngineLoad(running=busy, waiting=0, kv_use=0.0),
         )  # fmt: skip
