@@ -204,7 +204,8 @@ def _ahead(past: Sequence[Moment], signals: Signals) -> float:
     first, middle, last = (
         _mean(past, now_s - ago * window_s, now_s - (ago - 1) * window_s) for ago in (3, 2, 1)
     )
-    return last + max(0.0, min(last - middle, middle - first))
+    # The mean of the last window is what there was in the middle of it.
+    return last + 1.5 * max(0.0, min(last - middle, middle - first))
 
 
 def _mean(past: Sequence[Moment], after_s: float, until_s: float) -> float:

@@ -108,7 +108,7 @@ def test_a_peak_within_the_cooldown_keeps_what_it_needs() -> None:
 
 def test_between_the_thresholds_nothing_moves() -> None:
     shard = Shard(4)
-    shard.run(1200, lambda now_s: 20.0 + 8.0 * math.sin(now_s / 40.0))
+    shard.run(1200, lambda now_s: 20.0 + 5.0 * math.sin(now_s / 40.0))
     assert set(shard.history) == {4}
 
 
