@@ -90,6 +90,7 @@ class Actor:
     controllers: Controllers = field(default_factory=HttpControllers)
     clock: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
+    _first_seen: dict[str, float] = field(default_factory=dict)
 
     def do(self, effect: Effect, look: Look) -> None:
         """Do one effect, if what was wanted when it was decided still is.
@@ -198,7 +199,7 @@ class Actor:
             found = replace(
                 item, state="submitted", job_id=jobs[0].id, submitted_s=item.created_s, refusals=0
             )
-        elif self.clock() - item.created_s > SETTLED_S:
+        elif self.clock() - self._since_s(item) > SETTLED_S:
             found = replace(
                 item, state="refused", message="no job of this name exists: it was never submitted"
             )
@@ -206,6 +207,11 @@ class Actor:
             return  # it may still turn up
         records.write_submission(generation, found)
         self._add_history("submit found", effect, generation, {item.cell: found})
+
+    def _since_s(self, item: Submission) -> float:
+        """Since when a submission is waited for, by this host's clock, which may be behind that of
+        the host that made it."""
+        return min(item.created_s, self._first_seen.setdefault(item.token, self.clock()))
 
     # --- ending ------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from exaslurm.core.submission import JobNotice
 from exaslurm.errors import StateError, SubmitAmbiguous, SubmitRejected
 from exaslurm.slurm.parse import gone
 from exaslurm.submit.records import write_desired
+from exaslurm.submit.survey import SETTLED_S
 from exaslurm.supervisor.decide import decide
 from exaslurm.supervisor.model import Close, Submit
 from tests.supervisor.conftest import POLL_S, SPEC, Cluster, Site
@@ -265,6 +267,20 @@ def test_a_lost_submission_is_made_again_only_when_it_cannot_turn_up(site: Site)
     site.run(200)
     names = sorted(job.turn for job in site.cluster.book.values())
     assert names == ["c000", "c000.2", "c001", "c001.2"]
+
+
+def test_a_lost_submission_of_a_host_whose_clock_is_ahead(site: Site) -> None:
+    """It is waited for as long as any other, not until the clocks agree."""
+    item = site.turns()["c000"]
+    site.cluster.finish(site.only("c000"), "CANCELLED")
+    del site.cluster.book[str(item.job_id)]
+    ahead_s = site.cluster.now_s + 7200
+    site.write("c000", replace(item, state="intent", job_id=None, created_s=ahead_s))
+    site.run(SETTLED_S - 20)
+    assert site.turns()["c000"].state == "intent"
+    site.run(60)
+    assert site.turns()["c000"].state == "submitted"
+    assert site.turns()["c000"].before == (item.token,)
 
 
 def test_silence_is_no_end(site: Site) -> None:
