@@ -6,6 +6,7 @@ from collections import Counter
 
 from exaslurm.cli.fabric_text import fabric_lines
 from exaslurm.cli.output import paint, seconds, table
+from exaslurm.cli.ray_text import ray_lines
 from exaslurm.core.cell import ReplicaStatus
 from exaslurm.core.numbers import ranges
 from exaslurm.status.gateway import gateway_line
@@ -61,7 +62,7 @@ def status_text(status: DeploymentStatus) -> str:
     notes = [
         f"note: cell {cell.name}: {note}" if len(status.cells) > 1 else f"note: {note}"
         for cell in status.cells
-        for note in cell.notes
+        for note in (*cell.notes, *ray_lines(cell))
     ]
     notes += fabric_lines([node for cell in status.cells for node in cell.nodes])
     return "\n".join(lines + (["", *notes] if notes else []))

@@ -32,6 +32,7 @@ models:
     engine: {{kind: simulated}}
     shards: [{{name: base, replicas: 4}}]
 """
+WHY = "Ray is forbidden on this node"
 LOAD = ("--concurrency=8", "--rate=40", "--max-tokens=16")
 # Each fault, and whether streams that have begun and engines are not to notice it.
 KILLS = (
@@ -92,9 +93,9 @@ def without_ray(line: Line, here: Lab, nodes: tuple[str, ...]) -> None:
         said = [*([found["cause"]] if found["cause"] else []), *causes(here)]
         line.check(f"{what}: and why", bool(said), "\n".join(["", *said]))
         text = here.exaslurm("status", NAME).stdout
-        shown = [row for row in text.splitlines() if "ray" in row.lower()]
-        line.check(f"{what}: for people, too", any("Ray" in row for row in shown),
-                   "\n".join(["", *shown]))  # fmt: skip
+        shown = [row for row in text.splitlines() if "Ray" in row]
+        told = any(WHY in row for row in shown)
+        line.check(f"{what}: for people, too", told, "\n".join(["", *shown]))
         target = {**here.target(NAME, "pretend"), "max_tokens": 16}
         ended = here.client("load", {**target, "requests": 40, "concurrency": 8})
         line.check(f"{what}: answered of 40 requests", ended["ok"] == 40, json.dumps(ended))
@@ -121,14 +122,18 @@ def causes(here: Lab) -> list[str]:
 
 @contextmanager
 def broken_ray(line: Line, here: Lab, nodes: tuple[str, ...]) -> Iterator[None]:
-    """In place of Ray's own daemon, a program that fails."""
-    find = f"find {here.env}/lib -path '*/ray/core/src/ray/raylet/raylet' -type f"
+    """In place of Ray's command, a program that fails, and says why."""
+    find = f"find {here.env}/lib -path '*/ray/scripts/scripts.py' -type f"
     program = here.sh(find).stdout.strip()
     line.need("the program to put away", program.startswith("/"), program)
+    put = (
+        f'echo "raise SystemExit({WHY!r})" >/run/no-ray.py && chmod 644 /run/no-ray.py && '
+        f"mount --bind /run/no-ray.py {program}"
+    )
     undone = f"while umount {program} 2>/dev/null; do :; done"
     try:
         for node in nodes:
-            done = here.sh(f"mount --bind /bin/false {program}", host=node, user="root")
+            done = here.sh(put, host=node, user="root")
             line.ran(f"Ray cannot start on {node}", done)
         yield
     finally:
