@@ -20,6 +20,28 @@ _POLL_S = 0.05
 _RESET = struct.pack("ii", 1, 0)
 
 
+def _reset(transport: Any) -> None:
+    """End a connection as the kernel does for a process that is gone."""
+    sock = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    transport.abort()
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection to an engine; one that was only just taken when the engine was killed is reset
+    like all others."""
+
+    def __init__(self, engine: Engine, **options: Any) -> None:
+        super().__init__(**options)
+        self._engine = engine
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if self._engine.exit is not None:
+            _reset(transport)
+
+
 class Engine:
     """One engine. ``ended`` is set when it has ended; ``exit`` is then its exit code."""
 
@@ -50,8 +72,8 @@ class Engine:
         )
         config.load()
 
-        def protocol() -> HttpToolsProtocol:
-            return HttpToolsProtocol(config=config, server_state=self._state, app_state={})
+        def protocol() -> _Connection:
+            return _Connection(self, config=config, server_state=self._state, app_state={})
 
         host, port = self.options.host, self.options.port
         try:
@@ -79,11 +101,7 @@ class Engine:
         if self.exit is not None:
             return
         for connection in list(self._state.connections):
-            transport: Any = connection.transport
-            sock = transport.get_extra_info("socket")
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            transport.abort()
+            _reset(connection.transport)
         self._over(code)
 
     def terminate(self, timeout_s: float) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from exaslurm.autoscale.manager import AutoscaleManager
 from exaslurm.rundir import RunDir
 from exaslurm.simulate.slurm import SimulatedSlurm
 from exaslurm.submit import records
@@ -15,6 +16,7 @@ from exaslurm.submit.submit import template_dirs_for
 from exaslurm.supervisor.act import Actor
 from exaslurm.supervisor.loop import Supervisor
 from exaslurm.supervisor.observe import Observer
+from exaslurm.supervisor.scaling import Scaling
 from exaslurm.util.clock import Clock
 
 
@@ -38,9 +40,15 @@ def main() -> int:
         clock=clock.wall,
     )
     observer = Observer(run_dir, slurm, clock=clock.wall)
-    asyncio.run(
-        Supervisor(run_dir, observer, actor, clock=clock.wall, machine_s=clock.machine_s).run()
+    supervisor = Supervisor(
+        run_dir,
+        observer,
+        actor,
+        managers=[Scaling(AutoscaleManager(run_dir=run_dir))],
+        clock=clock.wall,
+        machine_s=clock.machine_s,
     )
+    asyncio.run(supervisor.run())
     return 0
 
 

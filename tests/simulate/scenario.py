@@ -39,7 +39,7 @@ def story(
         waits = "waits" if job.reason in ("Resources", "Priority", "") else job.reason
         return {
             "state": job.state,
-            "reason": job.reason if job.start_s is not None and not job.is_pending else waits,
+            "reason": waits,
             "nodes": len(job.nodes),
             "components": [(part.id == ident, part.offset) for part in job.components],
             "started": job.start_s is not None and not job.is_pending,
