@@ -49,7 +49,16 @@ ROOMS: dict[str, set[str]] = {
     "autoscale": {"registry", "submit"},
     "supervisor": {"render", "submit", "registry", "rollout", "autoscale"},
     "chaos": {"site", "status"},
-    "simulate": {"agent", "bootstrap", "chaos", "engines", "registry", "submit", "supervisor"},
+    "simulate": {
+        "agent",
+        "autoscale",
+        "bootstrap",
+        "chaos",
+        "engines",
+        "registry",
+        "submit",
+        "supervisor",
+    },
     "api": {
         "chaos",
         "spec",
