@@ -41,6 +41,7 @@ _TICK_S = 0.1
 _MOUNT_S = 20.0
 _START_S = 60.0
 _END_S = 20.0
+_UNMOUNT_S = 5.0
 _HOSTS = 4
 _AGAIN_S = 5.0
 
@@ -139,7 +140,10 @@ class World:
             )
             await unmount.wait()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._mount.wait(), _END_S)
+                await asyncio.wait_for(self._mount.wait(), _UNMOUNT_S)
+            if self._mount.returncode is None:
+                self._mount.kill()
+                await self._mount.wait()
 
     def spawn(self, work: Any) -> asyncio.Task[Any]:
         """A task that ends with the world; its failure is logged."""
