@@ -33,10 +33,11 @@ log = logging.getLogger(__name__)
 
 _CUT_OFF_S = 1.0
 _COLLECT_AFTER = 10_000  # objects made and not freed
-# Numbers of malloc.h, and what they are set to. Larger pieces than that have pages of their own.
+# Numbers of malloc.h, and what they are set to. Larger pieces than that have pages of their own; to
+# read the JSON of a body takes a piece of ten times its size.
 _TRIM, _MAP = -1, -3
 _KEPT_BYTES = 32 * 1024 * 1024
-_MAPPED_BYTES = 2 * 1024 * 1024
+_MAPPED_BYTES = 16 * 1024 * 1024
 _PAUSE_S = 0.02
 _FIGURES_S = 1.0
 _FILE_TIMEOUT_S = 10.0
