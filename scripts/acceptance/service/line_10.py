@@ -51,8 +51,9 @@ def simulate(line: Line, place: Path) -> dict[str, Any]:
         done = subprocess.run(
             words, cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, timeout=2 * LIMIT_S
         )
-    last = (place / "log").read_text().splitlines()[-5:]
-    line.need("the run came to its end", done.returncode == 0, "\n".join(last))
+    last = "\n".join((place / "log").read_text().splitlines()[-5:])
+    good = done.returncode == 0
+    line.need("the run came to its end", good, "yes" if good else last)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
