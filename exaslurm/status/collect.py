@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from exaslurm.core import codec
 from exaslurm.core.cell import CellRecord, CellState, ReplicaStatus
 from exaslurm.core.plan import CellPlan, Plan
+from exaslurm.core.sharing import Counts
 from exaslurm.core.submission import (
     Endpoint,
     GatewayJobs,
@@ -38,6 +39,8 @@ from exaslurm.status.model import (
 )
 from exaslurm.status.rollouts import read_rollout, rollout_status, turns_to_show
 from exaslurm.status.routers import RouterView, ask_router, is_loopback
+from exaslurm.status.scaling import wanted_cells, wanted_replicas
+from exaslurm.status.scaling import why_none as why_asleep
 from exaslurm.status.spread import spread_of
 from exaslurm.util.bounded import FILES_TIMEOUT_S, within
 from exaslurm.util.files import read_text
@@ -54,9 +57,11 @@ ALL_CELLS_TIMEOUT_S = 6.0
 @dataclass(frozen=True, slots=True)
 class _OnDisk:
     """Everything the run directory says, read in one go. ``plans``: those of all generations that
-    have jobs to show; ``plan`` is that of the wanted one."""
+    have jobs to show; ``plan`` is that of the wanted one. ``wanted``: the cells that are, and how
+    many replicas of each shard they run (None: all)."""
 
     plan: Plan
+    wanted: Mapping[str, Counts | None]
     plans: Mapping[int, Plan]
     rollout: RolloutStatus | None
     generation: GenerationDir
@@ -142,8 +147,16 @@ class Collector:
             key: str | None = read_secret(self.run_dir.internal_key)
         except ExaslurmError:
             key = None
+        wanted = wanted_cells(self.run_dir, plan)
+        ended = {name for name, item in submissions.items() if item.state == "stopped"}
+        turns = tuple(
+            (cell, number)
+            for cell, number in turns
+            if cell_of(cell.name) in wanted or (cell.name in submissions and cell.name not in ended)
+        )
         return _OnDisk(
             plan=plan,
+            wanted=wanted,
             plans=plans,
             rollout=rollout_status(self.run_dir, rollout, generation.number),
             generation=generation,
@@ -252,7 +265,7 @@ class Collector:
         submission = disk.submissions.get(cell.name)
         record = disk.records.get(cell.name)
         job = self._job(submission) if submission is not None else None
-        planned = sum(item.count for item in cell.replica_sets)
+        planned = wanted_replicas(cell, disk.wanted, cell_of(cell.name))
         nodes_planned = sum(component.nodes for component in cell.components)
         finding = judge.judge_submission(submission, disk.plan.deployment)
         if finding is None and job is not None:
@@ -300,10 +313,13 @@ class Collector:
 
     def _overall(self, disk: _OnDisk, cells: tuple[CellStatus, ...]) -> DeploymentStatus:
         plan = disk.plan
-        finding = judge.combine(judge.speakers(cells))
+        wanted = [cell for cell in cells if cell_of(cell.name) in disk.wanted]
+        finding = judge.combine(judge.speakers(wanted))
+        if not disk.wanted and disk.run_wanted:
+            finding = judge.Finding("ready", why_asleep(plan))
         live = tuple(router for router in disk.routers if self._router_may_live(router))
         gateway_jobs = gateway_statuses(disk.gateway, self._jobs)
-        planned = sum(item.count for cell in plan.cells for item in cell.replica_sets)
+        planned = sum(wanted_replicas(cell, disk.wanted, cell.name) for cell in plan.cells)
         if finding.phase == "ready" and (live or plan.gateway.start_with_submit):
             views = [] if disk.internal_key is None else self._ask_routers(live, disk.internal_key)
             of_routers = judge.judge_routers(
