@@ -211,8 +211,8 @@ def replicas(here: Lab, deployment: str) -> dict[str, dict[str, Any]]:
 
 def preempted(line: Line, here: Lab) -> None:
     """Two cells; a job of a higher partition wants the node of one, which has a minute of grace."""
-    root(line, here, "update", "partitionname=gpu", "prioritytier=1", "preemptmode=cancel",
-         "gracetime=60")  # fmt: skip
+    for partition in ("cpu", "gpu"):  # the head's component has a grace of its own
+        root(line, here, "update", f"partitionname={partition}", "gracetime=60")
     spec = SIMULATED.format(name="yields", limit="04:00:00", nodes=2, replicas=2, cores=12, more="")
     line.ran("two cells", here.submit(line, spec, "yields"))
     places = {key: item["node"] for key, item in replicas(here, "yields").items()}
@@ -249,8 +249,8 @@ def preempted(line: Line, here: Lab) -> None:
     line.check("no turn's job twice", len(set(ids)) == len(ids), len(ids))
     here.exaslurm("stop", "yields", timeout_s=240)
     here.on("ctl", "scontrol", "delete", "partitionname=high", user="root")
-    root(line, here, "update", "partitionname=gpu", "prioritytier=1", "preemptmode=off",
-         "gracetime=0")  # fmt: skip
+    for partition in ("cpu", "gpu"):
+        root(line, here, "update", f"partitionname={partition}", "gracetime=0")
     here.sh("scancel --me", user="exa2")
 
 
