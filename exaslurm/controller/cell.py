@@ -271,7 +271,7 @@ class Cell:
             leaving = replica.leaving
             if leaving is None or not leaving.look(now, joined):
                 continue
-            if leaving.then not in ("move", "go"):
+            if leaving.then == "yield":
                 replica.has_left()
                 for name in leaving.nodes:
                     self.pressure.relieved(name, now)

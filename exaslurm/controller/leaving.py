@@ -16,10 +16,9 @@ from exaslurm.core.cell import AgentReport, DesiredState
 # Routers ask a cell every second, and read its record every 2 s where its head does not answer.
 LEARN_S = 4.0
 
-# ``move``: it is started anew, elsewhere if another node has room. ``rest``: it stays down until
-# whoever took it away has it come back. ``yield``: until a node has memory for it.
-# ``go``: it is not wanted any more.
-Then = Literal["move", "rest", "yield", "go"]
+# ``move``: it is started anew, elsewhere if another node has room. ``yield``: it stays down until a
+# node has memory for it. ``go``: it is not wanted any more.
+Then = Literal["move", "yield", "go"]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,21 +16,20 @@ class LeavingMemory:
     """That a replica leaves its place, and whether its engine was to end already."""
 
     reason: str
-    then: Literal["move", "rest", "yield", "go"]
+    then: Literal["move", "yield", "go"]
     unwanted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMemory:
     """The engine process that answered a canary (pid, start ticks), the phases so far, and that
-    the replica leaves or rests (``yielded``: until a node has memory for it, and how often it was
-    back before)."""
+    the replica leaves, or rests until a node has memory for it (``returns``: how often it was back
+    in vain)."""
 
     process: tuple[int, int] | None = None
     phases: PhaseTimes = field(default_factory=PhaseTimes)
     leaving: LeavingMemory | None = None
     resting: str | None = None
-    yielded: bool = False
     returns: int = 0
 
 

@@ -95,7 +95,7 @@ def _taken(cell: Cell) -> dict[str, ReplicaBinding]:
 def _why_moved(cell: Cell, replica: Replica, now: float) -> str | None:
     """Why a replica needs another place now; None if it does not."""
     if replica.resting is not None:
-        return "there is memory for it now" if replica.yielded else None
+        return "there is memory for it now"
     if replica.leaving is not None:
         comes_back = replica.leaving.over and replica.leaving.then != "go"
         return replica.leaving.reason if comes_back else None
@@ -136,7 +136,7 @@ def _new_place(
         )  # fmt: skip
 
     failed = set(replica.failed_on)
-    if replica.yielded:
+    if replica.resting is not None:
         return on(_without_memory(cell, replica, now), share=False)
     if replica.leaving is None:
         elsewhere = on({*failed, *_avoided(replica)})

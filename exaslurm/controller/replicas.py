@@ -47,8 +47,8 @@ class Replica:
     one that answered an earlier controller's. ``trusted_until_s`` is how long it counts as ready
     without a word from its node, after this controller's start. ``gang``: it runs on several
     nodes, and ``engine`` is the whole of it. ``leaving``: it is on its way out of its place;
-    ``resting``: it is down until it is wanted again, and that is why (``yielded``: until a node has
-    memory for it; ``returns``: how often it was back in vain). ``successor``: one of the
+    ``resting``: it is down until a node has memory for it, and that is why (``returns``: how often
+    it was back in vain). ``successor``: one of the
     same name that comes up elsewhere to take its place; ``relieved``: the place of the one that it
     took over from, and when. Times are monotonic seconds."""
 
@@ -76,7 +76,6 @@ class Replica:
     gang: Gang | None = None
     leaving: Leaving | None = None
     resting: str | None = None
-    yielded: bool = False
     returns: int = 0
     mem_mib: int = 0
     successor: Replica | None = None
@@ -262,7 +261,7 @@ class Replica:
 
     def resume(self, memory: ReplicaMemory, now: float) -> None:
         """Leave, or rest, as an earlier controller had it."""
-        self.resting, self.yielded = memory.resting, memory.yielded
+        self.resting = memory.resting
         self.returns = memory.returns
         if memory.leaving is not None:
             self.leave(memory.leaving.reason, now, memory.leaving.then)
@@ -283,14 +282,13 @@ class Replica:
             phases=self.phases,
             leaving=leaving,
             resting=self.resting,
-            yielded=self.yielded,
             returns=self.returns,
         )
 
     def has_left(self) -> None:
         """Nothing of it is left where it was, and it shall rest."""
         if self.leaving is not None:
-            self.resting, self.yielded = self.leaving.reason, self.leaving.then == "yield"
+            self.resting = self.leaving.reason
             self.leaving = None
             self._forget_engine()
 
@@ -306,9 +304,8 @@ class Replica:
             self.failed_on |= {self.binding.node}
             self.failed_places = (*self.failed_places, self.binding)
         self.binding = binding
-        self.returns += self.yielded
+        self.returns += self.resting is not None
         self.leaving = self.resting = self.successor = None
-        self.yielded = False
         self.relay_failed = False
         self.failures_forgiven = binding.attempt
         self._forget_engine()
