@@ -259,7 +259,7 @@ class Slurm:
             except QueryFailed as error:
                 jobs, problem = [], error
             if len(jobs) == 1:
-                return JobId(jobs[0].id)
+                return JobId(jobs[0].id, jobs[0].cluster)
             if len(jobs) > 1:
                 ids = ", ".join(job.id for job in jobs)
                 raise SubmitAmbiguous(

@@ -21,6 +21,7 @@ SQUEUE_FORMAT = "%i|%j|%T|%N|%S|%e|%r"
 SACCT_FORMAT = "JobID,JobName,State,NodeList,Start,End,ExitCode"
 
 LIMIT_FORMAT = "%i|%l"
+_CLUSTER = "CLUSTER: "
 
 _JOB_ID = re.compile(r"(\d+);?(\S+)?")
 _COMPONENT_ID = re.compile(r"(\d+)(?:\+(\d+))?")
@@ -40,13 +41,21 @@ def job_id(stdout: str) -> JobId | None:
 
 def squeue_jobs(stdout: str, expand: Expand) -> dict[str, JobInfo]:
     """Jobs by leader id, from lines of SQUEUE_FORMAT."""
-    rows = []
-    for line in _lines(stdout):
-        fields = line.split("|", 6)
-        if len(fields) != 7:
-            raise QueryFailed(f"squeue printed a line that is not understood: {line!r}")
-        rows.append((*fields, ""))
-    return _group(rows, expand)
+    rows: dict[str | None, list[tuple[str, ...]]] = {}
+    cluster: str | None = None
+    for line in stdout.splitlines():
+        if line.startswith(_CLUSTER):
+            cluster = line.removeprefix(_CLUSTER).strip()
+        elif line.strip():
+            fields = line.split("|", 6)
+            if len(fields) != 7:
+                raise QueryFailed(f"squeue printed a line that is not understood: {line!r}")
+            rows.setdefault(cluster, []).append((*fields, ""))
+    found: dict[str, JobInfo] = {}
+    for name, of_cluster in rows.items():
+        jobs = _group(of_cluster, expand)
+        found |= {ident: replace(job, cluster=name) for ident, job in jobs.items()}
+    return found
 
 
 def sacct_jobs(stdout: str, expand: Expand) -> dict[str, JobInfo]:
@@ -117,9 +126,7 @@ def gone(ident: str) -> JobInfo:
 
 def _lines(stdout: str) -> Iterable[str]:
     """Lines with content; with several clusters each one's part begins with its name."""
-    return (
-        line for line in stdout.splitlines() if line.strip() and not line.startswith("CLUSTER: ")
-    )
+    return (line for line in stdout.splitlines() if line.strip() and not line.startswith(_CLUSTER))
 
 
 def _group(rows: Iterable[tuple[str, ...]], expand: Expand) -> dict[str, JobInfo]:

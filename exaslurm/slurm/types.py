@@ -45,7 +45,8 @@ class JobInfo:
 
     ``state`` is Slurm's word for the whole job, or ``GONE`` if the controller has forgotten it:
     it has ended, how is not known. ``reason`` is Slurm's word for why it waits or ended (empty if
-    it gave none); ``reasons.explain`` makes a sentence of it.
+    it gave none); ``reasons.explain`` makes a sentence of it. ``cluster`` only where several were
+    asked.
     """
 
     id: str
@@ -56,6 +57,7 @@ class JobInfo:
     start_s: float | None
     end_s: float | None
     components: tuple[ComponentInfo, ...]
+    cluster: str | None = None
 
     @property
     def is_pending(self) -> bool:

@@ -196,7 +196,8 @@ class Surveyor:
                 )
             if jobs:
                 self.talk(f"cell {item.cell}: job {jobs[0].id} was submitted after all")
-                yield replace(item, state="submitted", job_id=jobs[0].id)
+                found = jobs[0]
+                yield replace(item, state="submitted", job_id=found.id, cluster=found.cluster)
                 return
             left_s = item.created_s + SETTLED_S - time.time()
             if left_s <= 0:

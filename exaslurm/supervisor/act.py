@@ -197,7 +197,12 @@ class Actor:
         if jobs:
             log.info("%s: job %s was submitted after all", item.cell, jobs[0].id)
             found = replace(
-                item, state="submitted", job_id=jobs[0].id, submitted_s=item.created_s, refusals=0
+                item,
+                state="submitted",
+                job_id=jobs[0].id,
+                cluster=jobs[0].cluster,
+                submitted_s=item.created_s,
+                refusals=0,
             )
         elif self.clock() - self._since_s(item) > SETTLED_S:
             found = replace(

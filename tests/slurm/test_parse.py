@@ -141,3 +141,12 @@ def test_components_with_limits_of_their_own(state: str, end: int) -> None:
         expand,
     )
     assert jobs["93"].end_s == calendar.timegm((2026, 11, 29, 20, 40, end))
+
+
+def test_several_clusters_are_told_apart() -> None:
+    when = "2026-11-29T20:35:45|2026-11-29T20:40:45|None"
+    jobs = parse.squeue_jobs(
+        f"CLUSTER: alpha\n7|x|RUNNING|c1|{when}\n\nCLUSTER: beta\n8|y|RUNNING|d1|{when}\n", expand
+    )
+    assert {ident: job.cluster for ident, job in jobs.items()} == {"7": "alpha", "8": "beta"}
+    assert parse.squeue_jobs(f"7|x|RUNNING|c1|{when}\n", expand)["7"].cluster is None
