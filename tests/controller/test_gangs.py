@@ -9,10 +9,12 @@ import pytest
 
 from exaslurm.bind.binder import bind_cell
 from exaslurm.controller.cell import Cell
+from exaslurm.controller.drain import drain_nodes, drain_replicas
 from exaslurm.controller.gangs import processes_of
 from exaslurm.controller.memory import ControllerMemory
 from exaslurm.controller.nodes import SILENT_AFTER_S
 from exaslurm.controller.ray_watch import group_of
+from exaslurm.controller.relay import relays_due
 from exaslurm.controller.replace import moves_due
 from exaslurm.controller.replicas import MAX_FAILURES, Replica
 from exaslurm.core.cell import EngineStatus
@@ -333,3 +335,44 @@ def test_with_the_ray_executor_only_rank_0_is_started(cell: Cell) -> None:
     _, replica = served(cell)
     model = dataclasses.replace(replica.model, executor="ray")
     assert [part.node for part in processes_of(replica.binding, model)] == ["n2"]
+
+
+def rounds(cell: Cell, agents: Agents, began: float, seconds: int) -> float:
+    """So many seconds of agents and server."""
+    for second in range(seconds):
+        now = began + second
+        while relays := relays_due(cell, now):
+            for relay in relays:
+                assert relay.place is None  # its nodes may overlap: it leaves first
+                relay.replica.leave(relay.reason, now)
+        loop(cell, now)
+        agents.obey(now)
+        answer(cell, now)
+    return began + seconds
+
+
+def test_a_drained_gang_ends_whole_before_any_part_starts_again(cell: Cell) -> None:
+    agents, replica = served(cell)
+    drain_replicas(cell, [replica.id], "slow", 10.0)
+    assert (replica.state, sorted(agents.parts)) == ("draining", ["n2", "n3"])
+    agents.deaf = {"n3"}  # it has not heard yet that it shall end
+    for node in ("n1", "n2", "n4"):
+        agents.report(node, 12.0)
+    agents.report("n3", 14.5)
+    rounds(cell, agents, 15.0, 3)
+    assert told(cell, "n2") == told(cell, "n3") == []
+    agents.deaf = set()
+    rounds(cell, agents, 20.0, 4)
+    assert replica.state == "ready"
+    # Only one other node is there: it comes back to its own, as another start.
+    assert replica.binding.nodes == ("n2", "n3")
+    assert {part.attempt for part in agents.parts.values()} == {1}
+
+
+def test_a_gang_leaves_a_drained_node(cell: Cell) -> None:
+    agents, replica = served(cell)
+    drain_nodes(cell, ["n2"], "a fan", wall_s=1000.0, excluded_s=0.0)
+    rounds(cell, agents, 10.0, 12)
+    assert replica.state == "ready"
+    assert replica.binding.nodes == ("n3", "n4")
+    assert sorted(agents.parts) == ["n3", "n4"]
