@@ -86,7 +86,7 @@ def without_ray(line: Line, here: Lab, nodes: tuple[str, ...]) -> None:
     what = "no Ray anywhere" if len(nodes) > 1 else f"no Ray on {nodes[0]}"
     with broken_ray(line, here, nodes):
         submit(line, here)
-        short = until(lambda: ray(here)["state"] in ("partial", "failed"), 180, 1)
+        short = until(lambda: is_short(here), 180, 1)
         found = ray(here)
         nodes_up = f"{found['state']}, {found['nodes_alive']} of {found['nodes_wanted']} nodes"
         line.check(f"{what}: status says that it is not complete", short, nodes_up)
@@ -108,6 +108,13 @@ def ray(here: Lab) -> dict[str, Any]:
     found = cells[-1]["ray"] if cells else None
     unknown = {"state": "unknown", "nodes_alive": 0, "nodes_wanted": 0, "cause": None}
     return dict(found or unknown)
+
+
+def is_short(here: Lab) -> bool:
+    """Whether status says that nodes are missing, and why. Between two tries it starts anew."""
+    found = ray(here)
+    few = found["nodes_alive"] < found["nodes_wanted"]
+    return few and found["state"] != "complete" and bool(causes(here))
 
 
 def causes(here: Lab) -> list[str]:
