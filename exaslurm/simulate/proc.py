@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -40,7 +39,3 @@ def children(pid: int) -> list[int]:
     except OSError:
         return []
     return sorted(found, key=lambda child: -(figures(child) or {"age_s": 0.0})["age_s"])
-
-
-def alive(pids: Iterable[int]) -> list[int]:
-    return [pid for pid in pids if os.path.exists(f"/proc/{pid}")]

@@ -71,7 +71,6 @@ class Watch:
     ready: int = 0
     least_ready: int | None = None
     states: Mapping[str, CellState] = field(default_factory=dict)
-    cpu_s: dict[int, float] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Look every two seconds, until cancelled."""
@@ -172,7 +171,6 @@ async def _run(run: Run, world: World, begun_s: float) -> dict[str, Any]:
     load = Load(plan=plan, address=lambda: world.url + "/v1", key=key, reconnects=True)
     watch = Watch(world, striker, load)
     await _until_full(watch, run.settle_s)
-    up_s = world.clock.monotonic()
     watch.least_ready = watch.ready
     log.info("all %d replicas are ready: the load begins", watch.ready)
     async with load:
@@ -186,7 +184,7 @@ async def _run(run: Run, world: World, begun_s: float) -> dict[str, Any]:
             await asyncio.wait([looking], timeout=_LOOK_S)
         back_s = await _until_full(watch, run.settle_s, must=False)
     watch.count(last=True)
-    return report(run, watch, first_s, struck_s, back_s, begun_s, up_s)
+    return report(run, watch, first_s, struck_s, back_s, begun_s)
 
 
 async def _strike(run: Run, striker: Striker, first_s: float) -> None:
@@ -238,11 +236,9 @@ def report(
     struck_s: float,
     back_s: float | None,
     begun_s: float,
-    up_s: float,
 ) -> dict[str, Any]:
     """The one line."""
     world, striker = watch.world, watch.striker
-    del up_s
     since_s = first_s + 0.25 * (struck_s - first_s)
     growth: dict[str, Any] = {}
     for (role, name), samples in sorted(watch.samples.items()):

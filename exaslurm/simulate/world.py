@@ -316,7 +316,7 @@ class World:
         gen_dir = GenerationDir(Path(_option(job, "gen-dir")))
         turn = _option(job, "cell")
         marker = BootstrapMarker(
-            plan_hash=self.plan_hash(gen_dir),
+            plan_hash=self.plan.hash,
             deployment="soak",
             cell=turn,
             job_id=job.id,
@@ -342,10 +342,6 @@ class World:
                     port_base=ports.block_base(self.plan.ports, int(job.id)),
                     order=order,
                 )
-
-    def plan_hash(self, gen_dir: GenerationDir) -> str:
-        del gen_dir  # there is one generation
-        return self.plan.hash
 
     # --- nodes -----------------------------------------------------------------------------------
 
@@ -386,9 +382,6 @@ class World:
                 self.on(event)
 
     # --- looking ---------------------------------------------------------------------------------
-
-    def head_of(self, job: Job) -> str:
-        return job.nodes[0]
 
     def states(self) -> Mapping[str, CellState]:
         """What the controllers say, by turn. Blocks."""
