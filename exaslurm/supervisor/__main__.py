@@ -24,13 +24,21 @@ from exaslurm.supervisor.own_jobs import OwnJobs
 from exaslurm.supervisor.rolling import Rolling
 from exaslurm.supervisor.scaling import Scaling
 from exaslurm.supervisor.wall_time import CalendarWatch
+from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.logthread import LogThread
 
 log = logging.getLogger("exaslurm.supervisor")
 
 
-def make(run_dir: RunDir, environ: Mapping[str, str]) -> Supervisor:
-    """A supervisor with the real Slurm. ExaslurmError if the deployment cannot be read."""
+def make(
+    run_dir: RunDir,
+    environ: Mapping[str, str],
+    *,
+    slurm: Slurm | None = None,
+    clock: Clock = MACHINE,
+) -> Supervisor:
+    """A supervisor, with the real Slurm unless told otherwise. ExaslurmError if the deployment
+    cannot be read."""
     wanted = run_dir.require().current()
     plan = records.read_plan(wanted) if wanted is not None else None
     if plan is None:
@@ -40,16 +48,25 @@ def make(run_dir: RunDir, environ: Mapping[str, str]) -> Supervisor:
             f"{plan.deployment} runs without Slurm: there are no jobs to look after",
             remedy="a supervisor is for sites with Slurm",
         )
-    slurm = Slurm(environ)
+    slurm = slurm or Slurm(environ)
     dirs = template_dirs_for(plan, environ)
-    actor = Actor(run_dir=run_dir, slurm=slurm, environ=environ, template_dirs=dirs)
+    actor = Actor(
+        run_dir=run_dir, slurm=slurm, environ=environ, template_dirs=dirs, clock=clock.wall
+    )
     managers: list[Manager] = [
         Rolling(RolloutManager(run_dir=run_dir)),
         Scaling(AutoscaleManager(run_dir=run_dir)),
-        OwnJobs(run_dir, slurm),
+        OwnJobs(run_dir, slurm, monotonic=clock.monotonic),
     ]
-    observer = Observer(run_dir, slurm, calendar=CalendarWatch(slurm).current)
-    return Supervisor(run_dir, observer, actor, managers=managers)
+    calendar = CalendarWatch(slurm, clock.wall).current
+    return Supervisor(
+        run_dir,
+        Observer(run_dir, slurm, calendar=calendar, clock=clock.wall),
+        actor,
+        managers=managers,
+        clock=clock.wall,
+        machine_s=clock.machine_s,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
