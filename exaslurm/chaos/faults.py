@@ -26,6 +26,7 @@ _TASKS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     # The agent first: it would start the others again.
     "kill-head": (("agent", "controller", "ray"), ("ray",)),
 }
+_OF_JOBS = ("kill-node", "drain-node")
 _FILL_NAME = "exaslurm-chaos.fill"
 
 
@@ -70,7 +71,8 @@ class Fault:
                     f"site {self.reach.plan.site} does not say how to do {self.kind.name}",
                     remedy=f"give chaos.{name} in the site config (docs/howto/chaos.md)",
                 )
-        if self.reach.plan.layout == "local" and self.kind.hits in ("slurm", "cell"):
+        of_slurm = self.kind.hits in ("slurm", "cell") or self.kind.name in _OF_JOBS
+        if self.reach.plan.layout == "local" and of_slurm:
             raise UserError(f"{self.kind.name}: there is no Slurm under this deployment")
 
     def prepare(self) -> None:
