@@ -19,8 +19,9 @@ async def send(
     *,
     timeout_s: float,
 ) -> str | None:
-    """None if the engine answered a real request; else why not, in one line."""
-    reason = "no request was sent"
+    """None if the engine answered a real request; else why not, in one line: what it said to the
+    first request that it has a path for."""
+    reason, told = "no request was sent", False
     try:
         for path, body in requests_for(model, name):
             async with session.post(
@@ -32,7 +33,9 @@ async def send(
                 if answer.status == 200:
                     await answer.read()
                     return None
-                reason = f"{path} answered {answer.status}: {_message(await answer.text())}"
+                if not told:
+                    reason = f"{path} answered {answer.status}: {_message(await answer.text())}"
+                    told = answer.status != 404
                 if answer.status not in NOT_FOR_THIS_MODEL:
                     return reason
     except asyncio.TimeoutError:

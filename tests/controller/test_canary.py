@@ -73,6 +73,14 @@ async def test_an_embedding_model_that_says_so(serve: Serve) -> None:
     assert [path for path, _ in serve.seen] == ["/v1/embeddings"]  # type: ignore[attr-defined]
 
 
+async def test_an_engine_that_refuses_everything_says_why(serve: Serve) -> None:
+    """Not that it has no path for the last kind of request."""
+    cause = await ask(await serve({"/v1/chat/completions": 400, "/v1/completions": 400}))
+    assert cause == "/v1/chat/completions answered 400: because of /v1/chat/completions"
+    cause = await ask(await serve({"/v1/embeddings": 400}))
+    assert cause == "/v1/embeddings answered 400: because of /v1/embeddings"
+
+
 @pytest.mark.parametrize("status", [401, 500, 503])
 async def test_an_engine_that_is_not_well(serve: Serve, status: int) -> None:
     cause = await ask(await serve({"/v1/chat/completions": status, "/v1/completions": 200}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from acceptance.lab import HOME, Lab, lab
@@ -26,34 +27,74 @@ workers: {{nodes: 2, nodes_per_cell: 1}}
 rollout: {{steps_percent: [30, 100], hold_s: 30, min_requests: 60}}
 models:
   - name: tiny
-    source: {{path: {path}}}
-    engine:
-      args: {{max-model-len: {length}, max-num-seqs: 16}}
-    per_replica: {{cores: 1, mem_gib: 4}}
+    {model}
     shards: [{{name: base, replicas: 2}}]
 """
+REAL = """\
+source: {{path: {path}}}
+    engine:
+      args: {{max-model-len: {length}, max-num-seqs: 16}}
+    per_replica: {{cores: 1, mem_gib: 4}}"""
+SIMULATED = """\
+engine:
+      kind: simulated
+      args: {{runner: generate, max-model-len: {length}, decode-tokens-per-s: {pace}}}"""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What stands below the model's name in each spec."""
+
+    first: str
+    broken: str
+    slow: str
+    good: str
+
+
+def real(line: Line, here: Lab) -> Versions:
+    """Tiny models. With a context of one token vLLM starts, and refuses every request."""
+    small, large = tiny_model(line, here), tiny_model(line, here, layers=LAYERS)
+    return Versions(
+        first=REAL.format(path=small, length=512),
+        broken=REAL.format(path=small, length=1),
+        slow=REAL.format(path=large, length=512),
+        good=REAL.format(path=small, length=768),
+    )
+
+
+def simulated() -> Versions:
+    """The same in a minute or two."""
+    return Versions(
+        first=SIMULATED.format(length=512, pace=60),
+        broken=SIMULATED.format(length=1, pace=60),
+        slow=SIMULATED.format(length=512, pace=20),
+        good=SIMULATED.format(length=768, pace=60),
+    )
 
 
 def run(line: Line) -> None:
     here = lab(line)
-    small, large = tiny_model(line, here), tiny_model(line, here, layers=LAYERS)
-    line.ran("a deployment of two cells serves", here.submit(line, spec(small, 512), NAME))
+    prove(line, here, real(line, here))
+
+
+def prove(line: Line, here: Lab, versions: Versions) -> None:
+    """All three, one after the other, under load that goes on all the time."""
+    line.ran("a deployment of two cells serves", here.submit(line, spec(versions.first), NAME))
     with load(line, here, NAME, "tiny", concurrency=8, max_tokens=16) as running:
-        # vLLM starts with a context of one token, and refuses every request that there is.
-        found = roll_out(line, here, spec(small, 1), "broken")
+        found = roll_out(line, here, spec(versions.broken), "broken")
         taken_back(line, here, found, "its first request failed")
         shares = [entry for entry in history(here, NAME) if entry["verb"] == "rollout share"]
         line.check("the broken one got no request", not shares, len(shares))
-        found = roll_out(line, here, spec(large, 512), "slow")
+        found = roll_out(line, here, spec(versions.slow), "slow")
         taken_back(line, here, found, "with the new version and")
-        found = roll_out(line, here, spec(small, 768), "good")
+        found = roll_out(line, here, spec(versions.good), "good")
         line.check("the good one is done", found["state"] == "done", found.get("reason") or "")
     judge(line, running.result())
     at_all(line, here, found["candidate"])
 
 
-def spec(path: str, length: int) -> str:
-    return SPEC.format(name=NAME, path=path, length=length)
+def spec(model: str) -> str:
+    return SPEC.format(name=NAME, model=model)
 
 
 def roll_out(line: Line, here: Lab, text: str, what: str) -> dict[str, Any]:
@@ -65,7 +106,8 @@ def roll_out(line: Line, here: Lab, text: str, what: str) -> dict[str, Any]:
     )
     for said in done.stderr.splitlines():
         line.note(f"{what}: {said}")
-    line.need(f"{what}: the rollout came to an end", bool(done.stdout), done.stderr[-500:])
+    line.need(f"{what}: the rollout came to an end", bool(done.stdout),
+              "" if done.stdout else done.stderr[-500:])  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout)
     wanted = 0 if found["state"] == "done" else 6
     line.check(f"{what}: exit code", done.returncode == wanted, done.returncode)
