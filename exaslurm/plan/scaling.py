@@ -100,6 +100,8 @@ def scale_notes(plan: Plan) -> Iterator[str]:
             f"autoscale: room for {shard.most} replicas of {name}; {shard.start} to begin with, "
             f"{least}"
         )
+    if plan.layout == "local":
+        yield "autoscale: without Slurm nothing is scaled by itself ('exaslurm scale' does it)"
     first, cells = len(share(plan, at_start(plan), frozenset())), len(plan.cells)
     if first < cells:
         yield f"autoscale: {first} of {cells} cells are submitted at first, others when needed"

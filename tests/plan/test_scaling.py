@@ -48,6 +48,12 @@ def test_the_plan_has_room_for_the_most_and_begins_with_less(desk: Desk) -> None
     )
 
 
+def test_without_slurm_only_by_hand(desk: Desk) -> None:
+    text = spec("{name: a}", "{max: 2}", "{nodes: 1}").replace("max-num-seqs: 8", "max-num-seqs: 2")
+    notes = desk.plan(text, base="local").notes
+    assert any("without Slurm nothing is scaled by itself" in note for note in notes)
+
+
 def test_shards_may_differ(desk: Desk) -> None:
     shards = "{name: a, min: 2, replicas: 2}, {name: b, max: 3}, {name: c, min: 0}"
     plan = desk.plan(spec(shards, "{max: 4, scale_to_zero: true, idle_s: 30}"))
