@@ -20,7 +20,9 @@ from tests.supervisor.conftest import Site
 from tests.supervisor.test_faults import EVENTS, cancelled, hangs, other_generation
 
 # Longer than an unanswered submission is waited for, and a drained cell needs to end.
-LONG_S = 500.0
+LONG_S = 360.0
+# Than a job that was submitted late needs to come up, or to find that nobody waits for it.
+LATE_S = 200.0
 LOOK_S = 20.0
 MOST_S = 60.0  # of a test that hangs
 EFFECTS = {"before sbatch", "before scancel", "before drain", "before stop"}
@@ -82,8 +84,8 @@ def pass_time(site: Site, begun: set[str]) -> None:
     site.cluster.advance(LOOK_S, site.run_dir)
 
 
-def go_on(site: Site, supervisor: Supervisor, begun: set[str]) -> None:
-    for _ in range(int(LONG_S / LOOK_S)):
+def go_on(site: Site, supervisor: Supervisor, begun: set[str], seconds: float) -> None:
+    for _ in range(int(seconds / LOOK_S)):
         pass_time(site, begun)
         try:
             supervisor.round()
@@ -115,15 +117,16 @@ def trial(
         thread.start()
         assert pause.reached.wait(MOST_S)
         if thread.is_alive():
-            go_on(site, site.supervisor, begun)
+            go_on(site, site.supervisor, begun, LONG_S)
         pause.woken.set()
         thread.join(MOST_S)
         assert not thread.is_alive()
-        go_on(site, site.supervisor, begun)
+        go_on(site, site.supervisor, begun, LATE_S)
     site.cluster.hook = lambda _: None
     return pause, begun
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("event", [cancelled, hangs, other_generation])
 def test_paused_at_every_step(
     tmp_path: Path, event: Callable[[Site], None], monkeypatch: pytest.MonkeyPatch
