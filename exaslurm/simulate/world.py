@@ -31,6 +31,7 @@ from exaslurm.simulate import proc, wire
 from exaslurm.simulate.layout import Layout
 from exaslurm.simulate.slurm import SOCKET, SimulatedSlurm
 from exaslurm.simulate.slurmctld import Event, Job, Slurmctld
+from exaslurm.submit.records import read_plan
 from exaslurm.submit.submit import submit
 from exaslurm.util.clock import VARIABLE, Clock
 from exaslurm.util.files import make_private_dir, write_atomic
@@ -315,8 +316,9 @@ class World:
         """What the batch script does: mark the cell's beginning, start a task on each node."""
         gen_dir = GenerationDir(Path(_option(job, "gen-dir")))
         turn = _option(job, "cell")
+        plan = await asyncio.to_thread(read_plan, gen_dir)
         marker = BootstrapMarker(
-            plan_hash=self.plan.hash,
+            plan_hash=(plan or self.plan).hash,
             deployment="soak",
             cell=turn,
             job_id=job.id,
