@@ -73,7 +73,7 @@ def plan_mounts(
         Mount("sysfs", "sysfs", "/sys"),
         *cgroups,
         Mount("bind", "/dev", "/dev", recursive=True),
-        Mount("tmpfs", "exa-shm", "/dev/shm", options="mode=1777"),
+        Mount("tmpfs", "exa-shm", "/dev/shm", options="mode=1777,size=1g"),
         Mount("tmpfs", "exa-run", "/run", options="mode=755"),
         Mount("tmpfs", "exa-lock", "/run/lock", options="mode=1777,size=4m"),
         Mount("tmpfs", "exa-private", PRIVATE_RUN, options="mode=700,size=1m"),
