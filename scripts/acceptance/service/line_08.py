@@ -45,6 +45,7 @@ SHARD = "pretend:base"
 
 def run(line: Line) -> None:
     simulated(line)
+    processes(line)
     real(line)
 
 
@@ -52,13 +53,7 @@ def run(line: Line) -> None:
 
 
 def simulated(line: Line) -> None:
-    done = subprocess.run(
-        [f"{os.environ.get('EXASLURM_VENV', ROOT / '.venv')}/bin/python", "benchmarks/autoscale"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=3600,
-    )
+    done = python("benchmarks/autoscale", timeout_s=3600)
     for text in done.stderr.splitlines():
         line.note(text)
     line.need("the simulation ran", done.returncode == 0, done.stderr[-300:] or "yes")
@@ -82,6 +77,24 @@ def simulated(line: Line) -> None:
     line.check("simulated: asleep when idle", zero["asleep_after_s"] is not None, zero)
     line.at_most("simulated: a held request, start-up included",
                  zero["held_request_ttft_s"], zero["start_s"] + 5)  # fmt: skip
+
+
+def python(*words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """A program of this clone, in the development environment."""
+    venv = os.environ.get("EXASLURM_VENV", str(ROOT / ".venv"))
+    return subprocess.run(
+        [f"{venv}/bin/python", *words], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+# --- real processes on simulated nodes ----------------------------------------------------------
+
+
+def processes(line: Line) -> None:
+    """Real supervisor, controllers and router, ten times as fast."""
+    done = python("-m", "pytest", "-q", "tests/autoscale/test_fleet.py", timeout_s=400)
+    what = "simulated nodes: 1 to 4 replicas, 2 cells, to zero, awake, nothing lost"
+    line.check(what, done.returncode == 0, done.stdout.splitlines()[-1] if done.stdout else "")
 
 
 # --- a real deployment -------------------------------------------------------------------------
