@@ -98,7 +98,7 @@ async def live(world: World) -> None:
 
     assert turns() == ["c000"]
     headers = {"Authorization": f"Bearer {world.client_key()}"}
-    timeout = aiohttp.ClientTimeout(total=60)
+    timeout = aiohttp.ClientTimeout(total=120)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
         until_s = time.monotonic() + 20
         while (await session.get(f"{world.url}/v1/models")).status != 200:  # the key is new
@@ -108,12 +108,12 @@ async def live(world: World) -> None:
         await asker.ask()  # held, if nothing serves yet
         assert serving() == 1
         askers = [asyncio.create_task(asker.run()) for _ in range(ASKERS)]
-        await eventually("up", lambda: wanted() == 4 and serving() == 4, world, 40)
+        await eventually("up", lambda: wanted() == 4 and serving() == 4, world, 90)
         assert turns() == ["c000", "c001"]
         asker.going = False
         await asyncio.gather(*askers)
-        await eventually("down", lambda: 0 < wanted() < 4, world, 40)
-        await eventually("asleep", lambda: wanted() == 0 and not turns(), world, 60)
+        await eventually("down", lambda: 0 < wanted() < 4, world, 90)
+        await eventually("asleep", lambda: wanted() == 0 and not turns(), world, 120)
         async with session.get(f"{world.url}/v1/models") as page:
             names = [card["id"] for card in (await page.json())["data"]]
         assert names == ["pretend", "pretend:base"]
@@ -132,6 +132,6 @@ async def live(world: World) -> None:
     assert world.unforeseen == 0
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_up_down_asleep_and_awake_without_a_lost_request(tmp_path: Path) -> None:
     asyncio.run(scenario(tmp_path / "w"))

@@ -92,7 +92,7 @@ def python(*words: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
 
 def processes(line: Line) -> None:
     """Real supervisor, controllers and router, ten times as fast."""
-    done = python("-m", "pytest", "-q", "tests/autoscale/test_fleet.py", timeout_s=400)
+    done = python("-m", "pytest", "-q", "tests/autoscale/test_fleet.py", timeout_s=600)
     what = "simulated nodes: 1 to 4 replicas, 2 cells, to zero, awake, nothing lost"
     line.check(what, done.returncode == 0, done.stdout.splitlines()[-1] if done.stdout else "")
 
