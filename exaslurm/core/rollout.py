@@ -44,10 +44,11 @@ class Rollout:
 
     ``names``: served names whose version differs, with the old and the new one: only their requests
     can be divided. ``step`` counts through ``policy.steps_percent``; ``cells`` of the candidate are
-    wanted; ``share_percent`` of the requests go to it since ``since_s`` (Unix seconds). ``reason``
-    is why it is undone, ``note`` what there is to say of where it stands. ``by``: who began it;
-    ``divided_by``: how requests were divided before. ``stable_cells``, ``candidate_cells``: those
-    that were wanted when it began, in order; all that the plans have are in ``lanes``.
+    wanted, of which ``carried`` have served; ``share_percent`` of the requests go to it since
+    ``since_s`` (Unix seconds). ``reason`` is why it is undone, ``note`` what there is to say of
+    where it stands. ``by``: who began it; ``divided_by``: how requests were divided before.
+    ``stable_cells``, ``candidate_cells``: those that were wanted when it began, in order; all that
+    the plans have are in ``lanes``.
     """
 
     schema: Literal["exaslurm/rollout/1"] = "exaslurm/rollout/1"
@@ -62,6 +63,7 @@ class Rollout:
     begun_s: float = 0.0
     step: int = 0
     cells: int = 1
+    carried: int = 0
     share_percent: float = 0.0
     since_s: float = 0.0
     note: str | None = None

@@ -1,10 +1,10 @@
 """Where a rollout goes from here: state, what is seen, and time in; state out. Pure.
 
-Cells of the candidate come up one after the other, in the order of the plan. Each gets its share of
-the requests when it serves, up to what the step asks for; then a cell of the stable generation
-goes, so that at most ``surge`` cells more than before have a job. A step's share that the cells can
-carry is held for a time and a number of requests. After the last step the rest of the stable
-generation goes.
+Cells of the candidate come up in the order of the plan, one first, then ``surge`` at a time. They
+get their share of the requests when they serve, up to what the step asks for; then as many cells of
+the stable generation go, so that at most ``surge`` cells more than before have a job. A step's
+share that the cells can carry is held for a time and a number of requests. After the last step the
+rest of the stable generation goes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def _risen(rollout: Rollout, seen: Seen, now_s: float) -> Rollout:
     if share > rollout.share_percent:
         return replace(rollout, share_percent=share, since_s=now_s, note=None)
     if able < wanted:
-        return replace(rollout, cells=rollout.cells + 1, note=None)
+        needed = math.ceil(wanted / 100 * len(rollout.candidate_cells) - 1e-9)
+        cells = min(needed, rollout.cells + rollout.policy.surge)
+        return replace(rollout, carried=rollout.cells, cells=cells, note=None)
     return _held(rollout, seen, now_s)
 
 
@@ -110,10 +112,10 @@ def lanes(rollout: Rollout) -> Lanes:
 
 def kept_cells(rollout: Rollout) -> int:
     """How many cells of the stable generation stay beside ``rollout.cells`` of the candidate's, of
-    which the last one may not serve yet."""
+    which those after the first ``rollout.carried`` may not serve yet."""
     stable = len(rollout.stable_cells)
-    carried = (rollout.cells - 1) / len(rollout.candidate_cells)
-    return min(stable, math.ceil((1 - carried) * stable - 1e-9) + rollout.policy.surge - 1)
+    left = math.ceil((1 - rollout.carried / len(rollout.candidate_cells)) * stable - 1e-9)
+    return min(stable, left + rollout.policy.surge - (rollout.cells - rollout.carried))
 
 
 def shares(rollout: Rollout, before: Canary) -> Canary:

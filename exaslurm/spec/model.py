@@ -500,7 +500,8 @@ class Rollout(Section):
         "lasts up to twice as long.",
     )
     surge: Count = Field(
-        default=_ROLLOUT.surge, description="Cells that may run twice at the same time."
+        default=_ROLLOUT.surge,
+        description="Cells that come up at a time, and may have a job more than before.",
     )
     slower: Annotated[float, Strict(), Field(gt=1, le=100, allow_inf_nan=False)] = Field(
         default=_ROLLOUT.slower,

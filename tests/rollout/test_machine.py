@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -107,6 +108,22 @@ def test_more_room_for_both() -> None:
     assert (100.0, 4, 4) in walk.through()
     four = begun(policy=policy, cells=2, stable_cells=cells(4), candidate_cells=cells(4))
     assert kept_cells(four) == 4
+
+
+@pytest.mark.parametrize("surge", [2, 3, 16, 99])
+@pytest.mark.parametrize(("old", "new"), [(16, 16), (16, 4), (5, 12)])
+def test_several_at_a_time(old: int, new: int, surge: int) -> None:
+    walk = Walk(old, new, policy=replace(POLICY, surge=surge))
+    trace = walk.through()
+    assert trace[0][1] == 1  # the first one comes alone
+    most = max(b - a for (_, a, _), (_, b, _) in pairwise(trace))
+    assert 1 < most <= surge
+    for share, there, kept in trace[:-1]:
+        assert share / 100 <= there / new + 1e-9
+        assert (100 - share) / 100 <= kept / old + 1e-9
+        assert kept >= 1
+        if old == new:
+            assert there + kept <= old + surge
 
 
 def test_it_waits_for_the_cell() -> None:

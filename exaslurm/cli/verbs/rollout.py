@@ -67,7 +67,7 @@ _POLICY = (
         "--surge",
         metavar="N",
         type=click.IntRange(min=1),
-        help="Cells that may run twice at the same time.",
+        help="Cells that come up at a time, and may have a job more than before.",
     ),
     click.option("--wait", is_flag=True, help="Wait for its end; show what happens."),
     click.option(
