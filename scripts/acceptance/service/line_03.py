@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from typing import Any
@@ -21,13 +22,13 @@ deployment: rolling
 site: lab
 time_limit: "00:05:00"
 ray: false
-workers: {{nodes: 1}}
+workers: {{nodes: 2}}
 models:
   - name: tiny
     source: {{path: {path}}}
     engine:
       args: {{max-model-len: 512, max-num-seqs: 8}}
-    per_replica: {{cores: 1, mem_gib: 4}}
+    per_replica: {{cores: 12, mem_gib: 4}}
     shards: [{{name: base, replicas: 2}}]
 """
 SIMULATED = """
@@ -69,22 +70,24 @@ def run(line: Line) -> None:
 # --- three times under load ------------------------------------------------------------------
 
 
-def roll_over(line: Line) -> None:
-    """Jobs of five minutes with real vLLM, replaced three times."""
+def roll_over(line: Line, times: int = 3) -> None:
+    """Jobs of five minutes with real vLLM, replaced three times. A replica fills its node, so that
+    the next job comes up on others."""
     here = big_lab(line)
     line.ran("submitted", here.submit(line, REAL.format(path=tiny_model(line, here)), "rolling"))
-    fourth = "c000.4"
+    names = ["c000", *(f"c000.{number}" for number in range(2, times + 2))]
 
     def handed_over() -> bool:
         turns = submissions(here, "rolling")
-        ended = [turns[name]["state"] for name in ("c000", "c000.2", "c000.3") if name in turns]
-        return ended == ["stopped"] * 3 and (turns.get(fourth) or {}).get("served_s") is not None
+        ended = [turns[name]["state"] for name in names[:-1] if name in turns]
+        newest = turns.get(names[-1]) or {}
+        return ended == ["stopped"] * times and newest.get("served_s") is not None
 
     with load(line, here, "rolling", "tiny") as running:
-        line.need("handed over three times", until(handed_over, 1200, 5.0))
+        line.need(f"handed over {times} times", until(handed_over, 400 * times, 5.0))
     report(line, running.result(), asked=ASKED)
     turns = submissions(here, "rolling")
-    for before, after in (("c000", "c000.2"), ("c000.2", "c000.3"), ("c000.3", fourth)):
+    for before, after in itertools.pairwise(names):
         old, new = turns[before], turns[after]
         line.check(
             f"{before} ended in time, {after} served first",
