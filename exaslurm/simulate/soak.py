@@ -32,6 +32,7 @@ _LOOK_S = 2.0
 # Around the kill of a router's worker, the connections to it may break.
 _KILL_WINDOW_S = 1.5
 _MOST_SAMPLES = 20
+_MANY = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,12 @@ class Run:
     settle_s: float = 1800.0
     notice_s: float = 900.0
     most_s: float = 300.0
+
+    @property
+    def supervisor_until(self) -> int:
+        """After so many failures of a long run the supervisor is spared, so that it can be looked
+        at for long."""
+        return self.failures if self.failures < _MANY else int(0.6 * self.failures)
 
 
 @dataclass
@@ -199,6 +206,7 @@ async def _strike(run: Run, striker: Striker, first_s: float) -> None:
         under_way = {task for task in under_way if not task.done()}
         if striker.count >= run.failures:
             return
+        striker.spare_supervisor = striker.count >= run.supervisor_until
         under_way.add(world.spawn(striker.strike(fault)))
 
 

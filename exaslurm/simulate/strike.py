@@ -42,6 +42,8 @@ class Striker:
         self.under_way = 0
         self.most_under_way = 0
         self.router_kills: list[float] = []
+        # From now on the supervisor lives.
+        self.spare_supervisor = False
         self.world = world
         self._spared = spared
         self._notice_s = notice_s
@@ -207,7 +209,7 @@ class Striker:
         """In the middle of an effect, if there is one soon; else wherever it is."""
         world = self.world
         process = world.supervisor
-        if process is None or process.returncode is not None:
+        if self.spare_supervisor or process is None or process.returncode is not None:
             return False
         with self._impairing():
             world.shot.clear()
