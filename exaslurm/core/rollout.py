@@ -30,7 +30,7 @@ class RolloutPolicy:
     hold_s: float = 300.0
     min_requests: int = 200
     surge: int = 1
-    slower: float = 1.3
+    slower: float = 1.5
     failures: float = 0.01
     by: Literal["random", "key"] = "random"
 

@@ -24,6 +24,8 @@ deployment: soak
 site: simulated
 workers: {nodes: 2, nodes_per_cell: 1}
 gateway: {home: service}
+# Machines that test are busy: four times as slow is plain all the same.
+rollout: {slower: 2.5}
 models:
   - name: pretend
     engine: {kind: simulated, args: {decode-tokens-per-s: PACE, max-model-len: LENGTH}}
