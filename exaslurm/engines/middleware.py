@@ -20,8 +20,8 @@ from exaslurm.keys.token import PREFIX, Claims, TokenSigner
 KEY_VARIABLE = "EXASLURM_ENGINE_KEY"
 REPLICA_VARIABLE = "EXASLURM_ENGINE_REPLICA"
 OPEN_PATH = "/health"
-# Ours: how many requests the engine is at, as its HTTP server sees it. The engine's own figures come
-# from its core, and a core that hangs with its first request never tells of that.
+# Ours: how many requests the engine is at, as its HTTP server sees it. The engine's own figures
+# come from its core, and a core that hangs with its first request never tells of that.
 HELD_PATH = "/exaslurm/held"
 
 # Where a token opens. Everything else is for the router and for operators: /sleep, /pause,

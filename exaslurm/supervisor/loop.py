@@ -91,13 +91,8 @@ class Supervisor:
 
     def _manage(self, look: Look) -> bool:
         """Whether something else is wanted now. A manager that fails costs no cell its job."""
-        changed = False
-        for manager in self._managers:
-            try:
-                changed = manager.step(look) or changed
-            except ExaslurmError as error:
-                log.warning("%s: %s", type(manager).__name__, error)
-        return changed
+        steps = [_stepped(manager, look) for manager in self._managers]
+        return any(steps)
 
     def _checked_round(self) -> World:
         """As ``round``; _RemovedError where there is nothing left to look after."""
@@ -184,3 +179,11 @@ class Supervisor:
 
 class _RemovedError(DeploymentError):
     """The deployment was removed while it ran."""
+
+
+def _stepped(manager: Manager, look: Look) -> bool:
+    try:
+        return manager.step(look)
+    except ExaslurmError as error:
+        log.warning("%s: %s", type(manager).__name__, error)
+        return False
