@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import functools
 import gc
 import logging
@@ -28,6 +27,7 @@ from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.router import Router
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.logthread import write_on
+from exaslurm.util.malloc import Option, set_malloc
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ _CUT_OFF_S = 1.0
 _COLLECT_AFTER = 10_000  # objects made and not freed
 # Numbers of malloc.h, and what they are set to. Larger pieces than that have pages of their own; to
 # read the JSON of a body takes a piece of ten times its size.
-_TRIM, _MAP = -1, -3
 _KEPT_BYTES = 32 * 1024 * 1024
 _MAPPED_BYTES = 16 * 1024 * 1024
 _PAUSE_S = 0.02
@@ -209,10 +208,7 @@ def _keep_memory() -> None:
     """Of what is freed, some is kept for the next large bodies. glibc would give it back to the
     kernel at once, and have it again page by page: of a body of 256 KiB that is a fifth of all
     work."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
-    if mallopt is not None:
-        mallopt(_TRIM, _KEPT_BYTES)
-        mallopt(_MAP, _MAPPED_BYTES)
+    set_malloc({Option.TRIM_THRESHOLD: _KEPT_BYTES, Option.MMAP_THRESHOLD: _MAPPED_BYTES})
 
 
 async def know_replicas(source: ReplicaSource) -> None:

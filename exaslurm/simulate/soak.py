@@ -14,7 +14,7 @@ from typing import Any
 from exaslurm.chaos.asked import Asked, classify
 from exaslurm.chaos.load import Load, LoadPlan
 from exaslurm.core.cell import CellState
-from exaslurm.core.turns import cell_of
+from exaslurm.core.turns import cell_of, number_of
 from exaslurm.errors import NotReadyError
 from exaslurm.simulate import proc
 from exaslurm.simulate.faults import faults
@@ -85,7 +85,7 @@ class Watch:
         while True:
             await self.look()
             now_s = self.world.clock.monotonic()
-            serving = [name for name, state in self.states.items() if _serves(state)]
+            serving = to_hand_over(self.states)
             self.ledger.look(serving, now_s - before_s, impaired=self.striker.is_impaired())
             before_s = now_s
             await asyncio.sleep(_LOOK_S)
@@ -227,13 +227,28 @@ async def _until_full(watch: Watch, limit_s: float, *, must: bool = True) -> flo
 
 
 def _is_full(watch: Watch) -> bool:
-    turns = Counter(cell_of(name) for name, state in watch.states.items() if _serves(state))
+    turns = Counter(cell_of(name) for name, state in watch.states.items() if serves(state))
     whole = all(state.phase == "serving" for state in watch.states.values())
     one_each = len(turns) == watch.world.layout.cells and set(turns.values()) == {1}
     return whole and one_each and watch.ready == watch.world.layout.replicas
 
 
-def _serves(state: CellState) -> bool:
+def to_hand_over(states: Mapping[str, CellState]) -> list[str]:
+    """The turns that serve, of cells whose newest turn does so in full: from then on the others
+    are not needed. A newcomer that lacks something takes nothing over."""
+    newest: dict[str, str] = {}
+    for turn in states:
+        name = cell_of(turn)
+        newest[name] = max(turn, newest.get(name, turn), key=number_of)
+    return [
+        turn
+        for turn, state in states.items()
+        if states[newest[cell_of(turn)]].phase == "serving" and serves(state)
+    ]
+
+
+def serves(state: CellState) -> bool:
+    """Whether any of its replicas takes requests."""
     return any(replica.state == "ready" for replica in state.replicas)
 
 

@@ -26,6 +26,7 @@ from exaslurm.supervisor.scaling import Scaling
 from exaslurm.supervisor.wall_time import CalendarWatch
 from exaslurm.util.clock import MACHINE, Clock
 from exaslurm.util.logthread import LogThread
+from exaslurm.util.malloc import Option, set_malloc
 
 log = logging.getLogger("exaslurm.supervisor")
 
@@ -103,6 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     os.umask(0o077)
+    # Cells are asked by threads that come and go, and each might have got memory of its own.
+    set_malloc({Option.ARENA_MAX: 1})
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
