@@ -45,7 +45,8 @@ def run(line: Line) -> None:
 
 def in_memory(line: Line) -> None:
     """Every step of every event, on a cluster in memory."""
-    words = ["scripts/test", "--quick", "-p", "no:cacheprovider", "tests/supervisor/test_faults.py"]
+    words = ["scripts/test", "--quick", "-p", "no:cacheprovider"]
+    words += ["tests/supervisor/test_faults.py", "tests/rollout/test_faults.py"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     last = done.stdout.strip().splitlines()[-1:]
     line.check("killed at every step, in memory", done.returncode == 0, *last)
