@@ -18,6 +18,12 @@ import aiohttp
 LONGEST_S = 120
 
 
+def told_error(stream: bytes) -> bool:
+    """Whether any event of a stream is an error. (A model may well say the word.)"""
+    events = [row[6:] for row in stream.splitlines() if row.startswith(b"data: {")]
+    return any("error" in json.loads(event) for event in events)
+
+
 async def main(given: dict, key: str) -> None:
     base = given["base_url"]
     begun_s = time.monotonic()
@@ -47,7 +53,7 @@ async def main(given: dict, key: str) -> None:
                     began = began or status == 200
                     text = (text + part)[-4000:]
             ok = status == 200 and (
-                text.rstrip().endswith(b"data: [DONE]") and b'"error"' not in text
+                text.rstrip().endswith(b"data: [DONE]") and not told_error(text)
                 if stream
                 else bool(json.loads(text)["choices"])
             )
