@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 RESTART_MARKER = "===== exaslurm: start"
 TAIL_BYTES = 64 * 1024
@@ -83,16 +83,30 @@ def last_error(lines: Iterable[str]) -> str | None:
     return found[:_MAX_LENGTH] if found else None
 
 
+def last_line(lines: Sequence[str]) -> str | None:
+    """The last line that says anything, without log prefixes."""
+    mark = RESTART_MARKER.lstrip("=")
+    for line in reversed(lines):
+        bare = _PREFIX.sub("", _ANSI.sub("", line)).strip()
+        if bare and mark not in line and not _ECHOES.search(bare):
+            return bare[:_MAX_LENGTH]
+    return None
+
+
 def cause_of_end(exit_code: int, log_tail: str, *, memory: str | None, log_name: str) -> str:
     """One sentence. ``memory``: the kernel killed a process of the step for memory meanwhile, and
     this is the limit. Which one it was it does not say: it is believed to be this one if it was
     killed, or if its log has no other reason (a core that is killed takes its server with it)."""
-    error = last_error(after_last_start(log_tail))
+    lines = after_last_start(log_tail)
+    error = last_error(lines)
     killed = exit_code == -int(signal.SIGKILL)
     if memory is not None and (killed or error is None):
         return f"the kernel killed it for memory: {memory}"
     if error is None:
         how = how_it_ended(exit_code)
+        last = last_line(lines) if exit_code > 0 else None
+        if last is not None:
+            return f"{how}; its log ends: {last} ({log_name})"
         return f"{how}, without an error in its log ({log_name})"
     hint = next((text for pattern, text in _HINTS if pattern.search(error)), None)
     return f"{hint} ({error})" if hint else error

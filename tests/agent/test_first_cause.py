@@ -54,7 +54,19 @@ def test_a_missing_model_is_called_that() -> None:
 
 def test_only_the_last_start_counts() -> None:
     log = f"{RESTART_MARKER} 0 at x =====\nValueError: old\n{RESTART_MARKER} 1 at y =====\nfine\n"
-    assert cause(3, log) == "ended with exit code 3, without an error in its log (/logs/r.log)"
+    assert cause(3, log) == "ended with exit code 3; its log ends: fine (/logs/r.log)"
+
+
+def test_a_log_without_an_error_is_quoted() -> None:
+    """What a wrapper or a site's own command says before it gives up."""
+    said = "Ray is forbidden on this node"
+    assert cause(1, f"{said}\n\n") == f"ended with exit code 1; its log ends: {said} (/logs/r.log)"
+    start = f"{RESTART_MARKER} 1 at y =====\n"
+    nothing = "ended with exit code 1, without an error in its log (/logs/r.log)"
+    assert cause(1, start) == nothing
+    assert cause(1, "") == nothing
+    # Of one that was killed, the last line is what it happened to be at.
+    assert cause(-9, f"{start}INFO: 200 OK\n").startswith("ended by SIGKILL, without an error")
 
 
 @pytest.mark.parametrize(
