@@ -30,6 +30,7 @@ from exaslurm.agent.health import Preflight
 from exaslurm.agent.link import Link
 from exaslurm.agent.logs import EngineLogs
 from exaslurm.agent.memory import MemoryWatch, OomWatch
+from exaslurm.agent.orders import Orders
 from exaslurm.agent.orphans import kill_sessions
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
@@ -90,8 +91,7 @@ class NodeAgent:
         self._ending = asyncio.Event()
         self._terminated = False
         self._grace_s: float | None = None
-        self._desired_file = settings.node_dir / "desired.json"
-        self._seen_version = 0
+        self._orders = Orders(settings.node_dir / "desired.json", self._apply, self._changed.set)
         self._facts: NodeFacts
         self._engines: Engines
         self._service: ServiceCores
@@ -157,7 +157,7 @@ class NodeAgent:
         self._preflight = Preflight(settings, self._facts, self._changed.set)
         if settings.is_head:
             self._head = HeadDuty(settings, self._facts, self._children)
-        self._recall()
+        self._orders.recall()
         link = Link(session, settings.controller_url, self._key, self._report, self._accept)
         duties: list[Coroutine[Any, Any, None]] = [
             self._children.keep_fresh(),
@@ -299,7 +299,7 @@ class NodeAgent:
             incarnation=self._incarnation,
             started_s=self._children.started_s,
             facts=self._facts,
-            seen_version=self._seen_version,
+            seen_version=self._orders.seen_version,
             engines=self._engines.statuses(),
             ray=self._ray.status,
             checking=self._preflight.result is None,
@@ -309,18 +309,10 @@ class NodeAgent:
         )
 
     def _accept(self, desired: DesiredState) -> None:
-        """Take what the controller wants, unless it is older than what was seen."""
+        """The controller has answered, and it is this that it wants."""
         if self._head is not None:
             self._head.has_served()
-        if desired.version < self._seen_version:
-            log.warning("ignored version %d after %d", desired.version, self._seen_version)
-            return
-        if desired.version > self._seen_version:
-            with contextlib.suppress(StateError):
-                write_atomic(self._desired_file, dumps(desired))
-            self._changed.set()
-        self._seen_version = desired.version
-        self._apply(desired)
+        self._orders.accept(desired)
 
     def _apply(self, desired: DesiredState) -> None:
         if desired.stop:
@@ -330,14 +322,6 @@ class NodeAgent:
             self._ray.want(desired.ray)
             self._engines.want(desired.engines, desired.kill)
             self._service.want(desired.engines)
-
-    def _recall(self) -> None:
-        """What the controller wanted of an earlier agent holds until it says otherwise."""
-        with contextlib.suppress(StateError):
-            text = read_text(self._desired_file)
-            desired = loads(DesiredState, text, where=str(self._desired_file))
-            self._seen_version = desired.version
-            self._apply(desired)
 
     def _place_of(self, replica: str) -> EnginePlace:
         return EnginePlace(

@@ -24,6 +24,7 @@ from exaslurm.agent.engines import Engines
 from exaslurm.agent.head import HeadDuty
 from exaslurm.agent.link import Link
 from exaslurm.agent.memory import OomWatch
+from exaslurm.agent.orders import Orders
 from exaslurm.agent.preflight import OptionCheck
 from exaslurm.agent.probe import EngineProbe
 from exaslurm.agent.server import make_app
@@ -94,8 +95,7 @@ class Agent:
         self._key = read_secret(settings.run_dir.internal_key)
         self._changed = asyncio.Event()
         self._incarnation = secrets.token_hex(8)
-        self._seen_version = 0
-        self._desired_file = settings.node_dir / "desired.json"
+        self._orders = Orders(settings.node_dir / "desired.json", self._apply, self._changed.set)
         self.ending = asyncio.Event()
         self.terminated = False
         # Its process would be gone, and so what is still said to it unheard.
@@ -137,7 +137,7 @@ class Agent:
     async def _work(self, session: aiohttp.ClientSession) -> int:
         settings = self._settings
         self._engines = _Engines(self._tools(session), self._changed)
-        self._recall()
+        self._orders.recall()
         link = Link(session, settings.controller_url, self._key, self._report, self._accept)
         duties = [
             self._engines.run(),
@@ -205,7 +205,7 @@ class Agent:
             incarnation=self._incarnation,
             started_s=self._children.started_s,
             facts=self._facts,
-            seen_version=self._seen_version,
+            seen_version=self._orders.seen_version,
             engines=self._engines.statuses(),
             ray=_OFF,
         )
@@ -213,27 +213,13 @@ class Agent:
     def _accept(self, desired: DesiredState) -> None:
         if self._head is not None:
             self._head.has_served()
-        if desired.version < self._seen_version:
-            return
-        if desired.version > self._seen_version:
-            with contextlib.suppress(StateError):
-                write_atomic(self._desired_file, dumps(desired))
-            self._changed.set()
-        self._seen_version = desired.version
-        self._apply(desired)
+        self._orders.accept(desired)
 
     def _apply(self, desired: DesiredState) -> None:
         if desired.stop:
             self.ending.set()
         elif not self.ending.is_set() and not self._dead:
             self._engines.want(desired.engines, desired.kill)
-
-    def _recall(self) -> None:
-        with contextlib.suppress(StateError):
-            text = read_text(self._desired_file)
-            desired = loads(DesiredState, text, where=str(self._desired_file))
-            self._seen_version = desired.version
-            self._apply(desired)
 
 
 class Node:
