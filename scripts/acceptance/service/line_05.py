@@ -9,9 +9,10 @@ import time
 from collections import Counter
 from typing import Any
 
-from acceptance.lab import HOME, ROOT, Done, Lab
+from acceptance.lab import HOME, ROOT, Lab
 from acceptance.runner import Line, LineFailed
 from acceptance.service.kit import big_lab, is_ready
+from acceptance.service.struck import steps, supervise
 
 TITLE = "supervisor killed at every effect: the same end, no job twice, none lost"
 
@@ -55,19 +56,19 @@ def in_memory(line: Line) -> None:
 def on_slurm(line: Line, lab: Lab, name: str, event: Any) -> None:
     """The same on a real Slurm: each kind of step in turn."""
     event(lab)
-    whole = supervise(lab, None)
+    whole = supervise(lab, DEPLOYMENT)
     line.ran(f"{name}: without a kill", whole)
     expect(line, lab, name)
     killed = 0
     for step in steps_to_try(whole.stdout):
         event(lab)
-        done = supervise(lab, step)
+        done = supervise(lab, DEPLOYMENT, step)
         if done.returncode == 0:
             continue  # it did not come to that step again
         if done.returncode not in (-signal.SIGKILL, 128 + signal.SIGKILL):
             raise LineFailed(f"{name}, {step}: {done.stderr[-2000:]}")
         killed += 1
-        after = supervise(lab, None)
+        after = supervise(lab, DEPLOYMENT)
         if after.returncode != 0 or not expect(line, lab, f"{name}, killed {step}", quiet=True):
             line.check(f"{name}, killed {step}", False, after.stderr[-500:])
     line.at_least(f"{name}: killed, and brought to the same end", killed, 8)
@@ -75,17 +76,11 @@ def on_slurm(line: Line, lab: Lab, name: str, event: Any) -> None:
 
 def steps_to_try(text: str) -> list[tuple[str, int]]:
     """Of what a whole run printed: every effect, and of the bookkeeping the first of its kind."""
-    found = [tuple(json.loads(row)) for row in text.splitlines()]
     return [
-        (name, nth) for name, nth in found if nth == 1 or (name.split()[1] in OFTEN and nth <= 3)
+        (name, nth)
+        for name, nth in steps(text)
+        if nth == 1 or (name.split()[1] in OFTEN and nth <= 3)
     ]
-
-
-def supervise(lab: Lab, die: tuple[str, int] | None) -> Done:
-    argument = json.dumps({"run_dir": RUN_DIR, "die": die, "limit_s": 400})
-    program = (ROOT / "scripts/acceptance/clients/killed_supervisor.py").read_text()
-    python = f"{lab.env}/bin/python"
-    return lab.on("login", python, "-", argument, text=program, timeout_s=460)
 
 
 def expect(line: Line, lab: Lab, name: str, *, quiet: bool = False) -> bool:
@@ -128,7 +123,7 @@ def cancel(lab: Lab) -> None:
             done = lab.exaslurm(*words, timeout_s=240)
             if done.returncode:
                 raise LineFailed(f"{words[0]}: {done.stderr}")
-        supervise(lab, None)  # which remembers that it serves
+        supervise(lab, DEPLOYMENT)  # which remembers that it serves
     for ident in lab.jobs():
         lab.on("login", "scancel", ident.partition("+")[0])
     deadline = time.monotonic() + 60

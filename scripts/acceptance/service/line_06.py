@@ -13,6 +13,7 @@ from typing import Any
 from acceptance.lab import HOME, ROOT, Lab, until
 from acceptance.runner import Line, LineFailed
 from acceptance.service.kit import is_ready, site
+from acceptance.service.struck import supervise
 from acceptance.service.turns import submissions
 
 TITLE = "three supervisors as singleton jobs: a leader's node lost; leaders paused inside effects"
@@ -189,8 +190,8 @@ def trial(
 ) -> tuple[bool, str]:
     """Whether it went well, and what there is to say."""
     step, nth, event = pause
-    run_dir, flag = f"{HOME}/exaslurm/{name}", f"{HOME}/{name}.flag"
-    rest(lab, name)  # it is known to serve
+    flag = f"{HOME}/{name}.flag"
+    supervise(lab, name)  # it is known to serve
     lab.on("login", "rm", "-f", flag)
     begin = submissions(lab, name)
     if event == "replace":
@@ -200,17 +201,16 @@ def trial(
             return False, "a cancelled job does not end"
     else:
         lab.exaslurm("drain", name, "cell", "c000")
-    given = {"run_dir": run_dir, "pause": [step, nth], "flag": flag, "limit_s": 400}
-    old = pool.submit(client, lab, "paused_supervisor", given)
+    old = pool.submit(supervise, lab, name, (step, nth), "SIGSTOP", flag=flag)
     if not until(lambda: lab.on("login", "test", "-s", flag).returncode == 0, 150):
         return False, f"it did not come to this step: {old.result()}"
     pid = lab.on("login", "cat", flag).stdout.strip()
     try:
-        new = rest(lab, name)
+        new = supervise(lab, name)
     finally:
         lab.on("login", "kill", "-CONT", pid)
     told = old.result()
-    after = rest(lab, name)
+    after = supervise(lab, name)
     if any(done.returncode for done in (new, told, after)):
         return False, f"{new.stderr[-300:]} {told.stderr[-300:]} {after.stderr[-300:]}"
     refused = told.stdout.count('"refused"')
@@ -226,15 +226,3 @@ def trial(
     # A job that was to go anyway may be drained or stopped late: whoever takes over knows of it.
     must = step in ("before sbatch", "before submission")
     return ok and alone and (refused > 0 or not must), said
-
-
-def rest(lab: Lab, name: str) -> subprocess.CompletedProcess[str]:
-    """Another supervisor, until the deployment is at rest."""
-    given = {"run_dir": f"{HOME}/exaslurm/{name}", "die": None, "limit_s": 400}
-    return client(lab, "killed_supervisor", given)
-
-
-def client(lab: Lab, name: str, given: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    program = (ROOT / f"scripts/acceptance/clients/{name}.py").read_text()
-    python = f"{lab.env}/bin/python"
-    return lab.on("login", python, "-", json.dumps(given), text=program, timeout_s=460)

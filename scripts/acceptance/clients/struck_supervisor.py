@@ -1,7 +1,9 @@
-"""A supervisor that kills itself (SIGKILL) at one of its steps; else it ends with the deployment at
-rest. Prints a line for each step that changes something outside of it, as it takes it.
+"""A supervisor that is killed or stopped at one of its steps, by itself; one that is not killed
+ends with the deployment at rest. Prints a line for each step that changes something outside of it,
+as it takes it, and one for each round that was refused because somebody else had the deployment.
 
-Argument: {"run_dir", "die": [name, nth] or null, "limit_s"}. It is at rest when every cell has one
+Argument: {"run_dir", "at": [name, nth] or null, "signal": "SIGKILL" or "SIGSTOP", "flag" or null,
+"limit_s"}; its pid is written to ``flag`` first. The deployment is at rest when every cell has one
 job that serves, of the newest turn, and nothing else runs.
 """
 
@@ -13,6 +15,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from exaslurm.errors import ExaslurmError, TakenOver
 from exaslurm.rundir import RunDir
 from exaslurm.slurm.client import Slurm
 from exaslurm.submit import records
@@ -20,7 +23,7 @@ from exaslurm.supervisor import act
 from exaslurm.supervisor.__main__ import make
 
 given = json.loads(sys.argv[1])
-die = tuple(given["die"]) if given["die"] else None
+at = tuple(given["at"]) if given["at"] else None
 seen: Counter[str] = Counter()
 POLL_S = 1.0
 LOOKS_AT_REST = 3
@@ -29,8 +32,10 @@ LOOKS_AT_REST = 3
 def step(name):
     seen[name] += 1
     print(json.dumps([name, seen[name]]), flush=True)
-    if die == (name, seen[name]):
-        os.kill(os.getpid(), signal.SIGKILL)
+    if at == (name, seen[name]):
+        if given.get("flag"):
+            Path(given["flag"]).write_text(str(os.getpid()))
+        os.kill(os.getpid(), signal.Signals[given["signal"]])
 
 
 def around(place, attribute, label):
@@ -74,6 +79,11 @@ while quiet < LOOKS_AT_REST:
     if time.monotonic() > deadline:
         sys.exit(f"not at rest after {given['limit_s']} s")
     before = sum(seen.values())
-    world = supervisor.round()
-    quiet = quiet + 1 if at_rest(world) and sum(seen.values()) == before else 0
+    try:
+        world = supervisor.round()
+        quiet = quiet + 1 if at_rest(world) and sum(seen.values()) == before else 0
+    except TakenOver as error:
+        print(json.dumps(["refused", str(error)]), flush=True)
+    except ExaslurmError as error:
+        print(json.dumps(["failed", str(error)]), flush=True)
     time.sleep(POLL_S)
