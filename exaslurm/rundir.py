@@ -22,12 +22,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from exaslurm.core import codec
+from exaslurm.core.rollout import Rollout
+from exaslurm.core.scale import Scale
 from exaslurm.core.submission import Desired
 from exaslurm.errors import DeploymentError, StateError
 from exaslurm.util.files import is_there, make_private_dir, read_text, state_error
 from exaslurm.util.user import user_and_home
+
+T = TypeVar("T")
 
 
 def state_root(environ: Mapping[str, str], site_state: str | None) -> Path:
@@ -58,6 +63,12 @@ def state_root(environ: Mapping[str, str], site_state: str | None) -> Path:
 def _is_plain(name: str) -> bool:
     """Whether batch scripts and JSON can hold the name of a directory."""
     return all(ord(char) >= 0x20 and not 0xD800 <= ord(char) < 0xE000 for char in name)
+
+
+def read_optional(kind: type[T], path: Path) -> T | None:
+    """What a file holds; None if there is no such file. StateError if it cannot be understood, or
+    its directory is not there: a file system that is away says nothing of its files."""
+    return codec.loads(kind, read_text(path), where=str(path)) if is_there(path) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +223,16 @@ class RunDir:
         except StateError as error:
             error.remedy = "remove the file and submit again"
             raise
+
+    def read_rollout(self) -> Rollout | None:
+        """The change of generation that is under way, or was the last one; None if there was none.
+        StateError as of ``read_optional``."""
+        return read_optional(Rollout, self.rollout)
+
+    def read_scale(self) -> Scale | None:
+        """How many replicas are wanted; None: all that are planned. StateError as of
+        ``read_optional``."""
+        return read_optional(Scale, self.scale)
 
     @property
     def rollout(self) -> Path:

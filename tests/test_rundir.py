@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from exaslurm.core.codec import dumps
+from exaslurm.core.scale import Scale
 from exaslurm.errors import DeploymentError, StateError
 from exaslurm.rundir import GenerationDir, RunDir, state_root
 
@@ -112,3 +114,18 @@ def test_the_wanted_generation_is_not_always_the_newest(tmp_path: Path) -> None:
     assert run_dir.current() == run_dir.generation(1)
     run_dir.desired.write_text('{"run": true, "generation": 7}')  # its files were removed
     assert run_dir.current() == run_dir.generation(2)
+
+
+def test_a_file_system_that_is_away_says_nothing(tmp_path: Path) -> None:
+    """No file means that nothing is said; no directory means that nothing is known."""
+    run_dir = RunDir(tmp_path / "hello")
+    run_dir.path.mkdir()
+    assert run_dir.read_scale() is None
+    assert run_dir.read_rollout() is None
+    run_dir.scale.write_text(dumps(Scale(replicas={"m:base": 2})))
+    assert run_dir.read_scale() == Scale(replicas={"m:base": 2})
+    run_dir.scale.unlink()
+    run_dir.path.rmdir()
+    for read in (run_dir.read_scale, run_dir.read_rollout):
+        with pytest.raises(StateError, match="mounted"):
+            read()

@@ -37,7 +37,7 @@ def scale(
     run_dir.require()
     with deployment_lock(run_dir):
         generation, plan = _running(run_dir)
-        before = records.read_scale(run_dir) or at_start(plan) or Scale()
+        before = run_dir.read_scale() or at_start(plan) or Scale()
         counts = {_shard(plan, name): count for name, count in wanted.items()}
         given_back = {_shard(plan, name) for name in auto}
         for name, count in counts.items():
@@ -90,7 +90,7 @@ def wanted_now(run_dir: RunDir) -> tuple[Wanted, ...]:
     """How many replicas of each shard are wanted. DeploymentError if the deployment does not
     run."""
     _, plan = _running(run_dir.require())
-    scale = records.read_scale(run_dir) or at_start(plan) or Scale()
+    scale = run_dir.read_scale() or at_start(plan) or Scale()
     found = []
     for name, most in planned(plan).items():
         shard = plan.autoscale.shards[name] if plan.autoscale is not None else None

@@ -22,7 +22,7 @@ from exaslurm.errors import StateError
 from exaslurm.registry.router_pages import RouterPage, router_pages
 from exaslurm.rundir import RunDir
 from exaslurm.submit.lock import deployment_lock
-from exaslurm.submit.records import add_history, read_scale, write_scale
+from exaslurm.submit.records import add_history, write_scale
 from exaslurm.util.files import read_text
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class AutoscaleManager:
         if after == sight.scale:
             return False
         with deployment_lock(self.run_dir):
-            if read_scale(self.run_dir) != sight.scale:
+            if self.run_dir.read_scale() != sight.scale:
                 return True  # somebody has decided otherwise meanwhile
             desired = self.run_dir.read_desired()
             if desired is None or not desired.run or desired.generation != sight.generation:

@@ -22,7 +22,7 @@ from exaslurm.rollout.routers import Said, ask_routers
 from exaslurm.rollout.trouble import Job, Troubles
 from exaslurm.rundir import RunDir
 from exaslurm.submit.lock import deployment_lock
-from exaslurm.submit.records import add_history, read_rollout, write_desired
+from exaslurm.submit.records import add_history, write_desired
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class RolloutManager:
         if after == rollout and shares(after, canary) == canary:
             return False
         with deployment_lock(self.run_dir):
-            if read_rollout(self.run_dir) != rollout:
+            if self.run_dir.read_rollout() != rollout:
                 return True  # somebody has decided otherwise meanwhile
             desired = self.run_dir.read_desired()
             if desired is None or not desired.run or desired.generation != sight.generation:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TypeVar
-
 from exaslurm.core.canary import Canary
-from exaslurm.core.codec import dumps, loads
+from exaslurm.core.codec import dumps
 from exaslurm.core.rollout import Rollout, RolloutFigures
 from exaslurm.errors import StateError
-from exaslurm.rundir import RunDir
-from exaslurm.util.files import is_there, read_text, write_atomic
-
-T = TypeVar("T")
+from exaslurm.rundir import RunDir, read_optional
+from exaslurm.util.files import write_atomic
 
 
 def write_rollout(run_dir: RunDir, rollout: Rollout) -> None:
@@ -24,7 +19,7 @@ def read_figures(run_dir: RunDir) -> RolloutFigures | None:
     """What was counted so far; None if nothing was, or nothing that can be read: it begins anew.
     StateError if the file system gives no answer."""
     try:
-        return _read(RolloutFigures, run_dir.rollout_figures)
+        return read_optional(RolloutFigures, run_dir.rollout_figures)
     except StateError:
         return None
 
@@ -36,13 +31,9 @@ def write_figures(run_dir: RunDir, figures: RolloutFigures) -> None:
 
 def read_canary(run_dir: RunDir) -> Canary:
     """How requests are divided now. StateError."""
-    return _read(Canary, run_dir.canary) or Canary()
+    return read_optional(Canary, run_dir.canary) or Canary()
 
 
 def write_canary(run_dir: RunDir, canary: Canary) -> None:
     """Divide them so; routers follow within two seconds. StateError."""
     write_atomic(run_dir.canary, dumps(canary, indent=1))
-
-
-def _read(kind: type[T], path: Path) -> T | None:
-    return loads(kind, read_text(path), where=str(path)) if is_there(path) else None

@@ -24,8 +24,6 @@ from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.records import (
     add_history,
     read_plan,
-    read_rollout,
-    read_scale,
     read_submissions,
 )
 from exaslurm.submit.submit import (
@@ -118,7 +116,7 @@ def rollback(
     Errors as of ``rollout``.
     """
     environ = dict(os.environ if environ is None else environ)
-    found = read_rollout(run_dir.require())
+    found = run_dir.require().read_rollout()
     desired = run_dir.read_desired()
     if found is not None and desired is not None and found.concerns(desired.generation):
         if to is not None and to != found.stable:
@@ -169,7 +167,7 @@ def _policy(spec: SpecRollout) -> RolloutPolicy:
 
 def _take_back(run_dir: RunDir) -> Started:
     with deployment_lock(run_dir):
-        found, desired = read_rollout(run_dir), run_dir.read_desired()
+        found, desired = run_dir.read_rollout(), run_dir.read_desired()
         # Where the new one is wanted already, all that is left is to say that it is done.
         if found is None or desired is None or found.is_over or desired.generation != found.stable:
             raise DeploymentError(
@@ -259,7 +257,7 @@ class _Start:
                 f"deployment {name!r} does not run, so there is nothing to change",
                 remedy="'exaslurm submit SPEC' starts it with this spec",
             )
-        found = read_rollout(self.run_dir)
+        found = self.run_dir.read_rollout()
         if found is not None and found.concerns(desired.generation):
             raise DeploymentError(
                 f"deployment {name!r} is going over from generation {found.stable} to "
@@ -285,7 +283,7 @@ class _Start:
         """The cells of a plan that are wanted for the load there is now; one at least."""
         known = read_submissions(self.run_dir.generation(stable)).values()
         living = {cell_of(item.cell) for item in known if item.state == "submitted"}
-        wanted = share(plan, read_scale(self.run_dir), living)
+        wanted = share(plan, self.run_dir.read_scale(), living)
         names = [cell.name for cell in plan.cells]
         return tuple(name for name in names if name in wanted) or tuple(names[:1])
 
@@ -310,7 +308,7 @@ class _Start:
         last = self.run_dir.generations()[-1]
         desired = self.run_dir.read_desired()
         assert desired is not None
-        found = read_rollout(self.run_dir)
+        found = self.run_dir.read_rollout()
         used = last == desired.generation or (found is not None and found.candidate == last)
         if used or read_submissions(self.run_dir.generation(last)):
             last += 1

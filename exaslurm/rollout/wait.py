@@ -8,7 +8,6 @@ from collections.abc import Callable
 from exaslurm.core.rollout import Rollout
 from exaslurm.errors import NotReadyError, WaitTimeout
 from exaslurm.rundir import RunDir
-from exaslurm.submit.records import read_rollout
 from exaslurm.submit.talk import Talk, quiet
 
 PAUSE_S = 1.0
@@ -28,7 +27,7 @@ def wait_over(
     deadline = clock() + timeout_s
     said = ""
     while True:
-        found = read_rollout(run_dir)
+        found = run_dir.read_rollout()
         if found is None or found.candidate != candidate:
             raise NotReadyError(f"nothing is known any more of the rollout to {candidate}")
         text = found.sentence

@@ -37,7 +37,7 @@ from exaslurm.status.model import (
     RolloutStatus,
     Source,
 )
-from exaslurm.status.rollouts import read_rollout, rollout_status, turns_to_show
+from exaslurm.status.rollouts import rollout_status, turns_to_show
 from exaslurm.status.routers import RouterView, ask_router, is_loopback
 from exaslurm.status.scaling import wanted_cells, wanted_replicas
 from exaslurm.status.scaling import why_none as why_asleep
@@ -121,7 +121,7 @@ class Collector:
                 f"{generation.path} holds no plan",
                 remedy="the submit that made it was interrupted: submit again",
             )
-        rollout = read_rollout(self.run_dir)
+        rollout = self.run_dir.read_rollout()
         under_way = rollout is not None and rollout.concerns(generation.number)
         numbers = {generation.number}
         if rollout is not None and under_way:

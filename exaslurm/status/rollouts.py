@@ -64,10 +64,3 @@ def rollout_status(
         figures={name: pair.sentence for name, pair in counted.items()},
         silent=silent,
     )
-
-
-def read_rollout(run_dir: RunDir) -> Rollout | None:
-    """The last rollout, under way or over; None if there was none."""
-    if not run_dir.rollout.exists():
-        return None
-    return codec.loads(Rollout, read_text(run_dir.rollout), where=str(run_dir.rollout))

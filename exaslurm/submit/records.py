@@ -12,12 +12,11 @@ from pathlib import Path
 from exaslurm.core import codec
 from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
-from exaslurm.core.rollout import Rollout
 from exaslurm.core.scale import Scale, Targets
 from exaslurm.core.submission import Desired, Submission
 from exaslurm.errors import StateError
 from exaslurm.rundir import GenerationDir, RunDir
-from exaslurm.util.files import append_line, is_there, read_text, state_error, write_atomic
+from exaslurm.util.files import append_line, read_text, state_error, write_atomic
 from exaslurm.util.user import user_and_home
 
 
@@ -91,28 +90,12 @@ def is_wanted(run_dir: RunDir) -> bool:
     return desired is None or desired.run
 
 
-def read_rollout(run_dir: RunDir) -> Rollout | None:
-    """The change of generation that is under way, or was the last one; None if there was none.
-    StateError."""
-    if not is_there(run_dir.rollout):
-        return None
-    return codec.loads(Rollout, read_text(run_dir.rollout), where=str(run_dir.rollout))
-
-
 def end_rollout(run_dir: RunDir, reason: str) -> None:
     """Whatever rollout is under way is so no more: its jobs end as all others. StateError."""
-    rollout = read_rollout(run_dir)
+    rollout = run_dir.read_rollout()
     if rollout is not None and not rollout.is_over:
         over = replace(rollout, state="undone", reason=reason, note=None)
         write_atomic(run_dir.rollout, codec.dumps(over, indent=1))
-
-
-def read_scale(run_dir: RunDir) -> Scale | None:
-    """How many replicas are wanted; None: all that are planned. StateError if the file cannot be
-    understood."""
-    if not run_dir.scale.exists():
-        return None
-    return codec.loads(Scale, read_text(run_dir.scale), where=str(run_dir.scale))
 
 
 def write_scale(run_dir: RunDir, scale: Scale | None) -> None:

@@ -236,7 +236,7 @@ class _Submit:
                 remedy=f"'exaslurm stop {name}' waits for its end; then submit again",
             )
         desired = self.run_dir.read_desired()
-        rollout = records.read_rollout(self.run_dir)
+        rollout = self.run_dir.read_rollout()
         if desired is not None and rollout is not None and rollout.concerns(desired.generation):
             raise DeploymentError(
                 f"deployment {name!r} is going over from generation {rollout.stable} to "
@@ -283,7 +283,7 @@ class _Submit:
     def _shares(self, survey: GenerationSurvey) -> dict[str, Counts | None]:
         """The cells that are wanted now, and what they run."""
         living = {cell_of(turn) for turn in survey.cells("alive", "unknown")}
-        return share(self.plan, records.read_scale(self.run_dir), living)
+        return share(self.plan, self.run_dir.read_scale(), living)
 
     def _close_ended(self, surveys: list[GenerationSurvey]) -> None:
         """Note that jobs have ended, so that no later submit asks Slurm for them again."""
@@ -334,7 +334,7 @@ class _Submit:
         records.end_rollout(self.run_dir, "the deployment was submitted anew")
         records.write_desired(self.run_dir, run=True, generation=generation.number)
         try:
-            shares = share(self.plan, records.read_scale(self.run_dir), frozenset(known))
+            shares = share(self.plan, self.run_dir.read_scale(), frozenset(known))
             for cell in cells:
                 records.write_targets(generation, cell, shares.get(cell))
                 done[cell] = starter.start(generation, cell)

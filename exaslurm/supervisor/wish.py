@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from exaslurm.core.codec import loads
 from exaslurm.core.plan import Plan
 from exaslurm.core.rollout import Rollout
 from exaslurm.core.scale import Scale
@@ -16,7 +14,6 @@ from exaslurm.core.submission import Desired
 from exaslurm.core.turns import cell_of
 from exaslurm.errors import DeploymentError
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import is_there, read_text
 
 T = TypeVar("T")
 
@@ -47,13 +44,13 @@ def read_wish(run_dir: RunDir) -> Wish:
             f"nobody has said that {run_dir.deployment} shall run",
             remedy="submit it first",
         )
-    rollout = _read(Rollout, run_dir.rollout)
+    rollout = run_dir.read_rollout()
     if rollout is not None and not rollout.concerns(desired.generation):
         rollout = None
     return Wish(
         desired=desired,
         rollout=rollout,
-        scale=_read(Scale, run_dir.scale),
+        scale=run_dir.read_scale(),
     )
 
 
@@ -95,7 +92,3 @@ def turns_of_cells(turns: Mapping[str, T]) -> dict[str, dict[str, T]]:
     for name, item in turns.items():
         found.setdefault(cell_of(name), {})[name] = item
     return found
-
-
-def _read(kind: type[T], path: Path) -> T | None:
-    return loads(kind, read_text(path), where=str(path)) if is_there(path) else None

@@ -13,7 +13,7 @@ from exaslurm.core.codec import dumps
 from exaslurm.core.plan import AutoscalePlan, ShardScale
 from exaslurm.errors import DeploymentError, UserError
 from exaslurm.rundir import RunDir
-from exaslurm.submit.records import read_scale, write_desired
+from exaslurm.submit.records import write_desired
 from tests.tools import plans
 
 ENVIRON = {"USER": "exa1", "HOME": "/home/exa1"}
@@ -45,7 +45,7 @@ def test_a_number_is_fixed_until_it_is_given_back(tmp_path: Path) -> None:
     (before,) = wanted_now(run_dir)
     assert (before.wanted, before.least, before.most, before.automatic) == (3, 2, 4, True)
     scale(run_dir, {"m:a": 4}, environ=ENVIRON)
-    found = read_scale(run_dir)
+    found = run_dir.read_scale()
     assert found is not None
     assert (dict(found.replicas), found.fixed) == ({"m:a": 4}, ("m:a",))
     (now,) = wanted_now(run_dir)
@@ -74,7 +74,7 @@ def test_limits_are_named(tmp_path: Path, wanted: dict[str, int], said: str) -> 
     with pytest.raises(UserError) as caught:
         scale(run_dir, wanted, environ=ENVIRON)
     assert said in str(caught.value)
-    assert read_scale(run_dir) is None
+    assert run_dir.read_scale() is None
 
 
 def test_none_where_a_request_wakes_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from exaslurm.simulate.layout import Layout
 from exaslurm.simulate.world import World
-from exaslurm.submit.records import read_scale, read_submissions
+from exaslurm.submit.records import read_submissions
 from exaslurm.util.clock import Clock
 
 SPEC = """\
@@ -68,7 +68,7 @@ async def eventually(what: str, true: Callable[[], bool], world: World, limit_s:
     until_s = time.monotonic() + limit_s
     while not true():
         logs = (world.directory / "logs" / "supervisor.log").read_text()[-3000:]
-        assert time.monotonic() < until_s, f"{what}: {read_scale(world.run_dir)}\n{logs}"
+        assert time.monotonic() < until_s, f"{what}: {world.run_dir.read_scale()}\n{logs}"
         await asyncio.sleep(0.1)
 
 
@@ -84,7 +84,7 @@ async def scenario(directory: Path) -> None:
 
 async def live(world: World) -> None:
     def wanted() -> int:
-        scale = read_scale(world.run_dir)
+        scale = world.run_dir.read_scale()
         return -1 if scale is None else scale.replicas["pretend:base"]
 
     def turns() -> list[str]:

@@ -17,7 +17,7 @@ from exaslurm.registry.router_pages import RouterPage
 from exaslurm.router.call import Call
 from exaslurm.router.metrics import Metrics
 from exaslurm.rundir import RunDir
-from exaslurm.submit.records import read_scale, write_desired, write_scale
+from exaslurm.submit.records import write_desired, write_scale
 from exaslurm.util.files import make_private_dir
 from tests.tools import plans
 
@@ -76,7 +76,7 @@ class World:
                 now_s=self.now_s,
                 generation=1,
                 plan=self.plan,
-                scale=read_scale(self.run_dir),
+                scale=self.run_dir.read_scale(),
                 living=frozenset({"c000"}),
                 ready={"m:a": self.ready},
                 load={"m:a": self.load},
@@ -89,7 +89,7 @@ class World:
 
     @property
     def wanted(self) -> int:
-        scale = read_scale(self.run_dir)
+        scale = self.run_dir.read_scale()
         assert scale is not None
         return scale.replicas["m:a"]
 
@@ -114,7 +114,7 @@ def test_more_and_fewer_and_the_history_says_why(run_dir: RunDir) -> None:
     world = World(run_dir, make_plan())
     world.run(60, 25.0)
     assert world.wanted == 4
-    assert read_scale(run_dir) == Scale(replicas={"m:a": 4}, cells={"c000": {"m:a": 4}})
+    assert run_dir.read_scale() == Scale(replicas={"m:a": 4}, cells={"c000": {"m:a": 4}})
     lines = run_dir.history.read_text().splitlines()
     assert len(lines) == 1
     assert '"shard": "m:a"' in lines[0]
@@ -156,7 +156,7 @@ class TestZero:
         world.run(20, 1.0)
         world.run(40)
         assert world.wanted == 0
-        scale = read_scale(run_dir)
+        scale = run_dir.read_scale()
         assert scale is not None
         assert scale.cells == {}
         world.ready = 0
@@ -198,7 +198,7 @@ class TestZero:
 def test_a_deployment_that_is_not_scaled_is_left_alone(run_dir: RunDir) -> None:
     world = World(run_dir, replace(make_plan(), autoscale=None).sealed())
     assert not world.step()
-    assert read_scale(run_dir) is None
+    assert run_dir.read_scale() is None
 
 
 def test_figures_of_a_real_page() -> None:

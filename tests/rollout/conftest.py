@@ -25,7 +25,7 @@ from exaslurm.rollout.start import PolicyOptions, Started, rollout
 from exaslurm.router.canary import share_of
 from exaslurm.router.metrics import BUCKETS_S
 from exaslurm.rundir import RunDir
-from exaslurm.submit.records import read_plan, read_rollout
+from exaslurm.submit.records import read_plan
 from exaslurm.supervisor.loop import Manager
 from exaslurm.supervisor.rolling import Rolling
 from tests.supervisor.conftest import SPEC, Site
@@ -119,7 +119,7 @@ class Rolled(Site):
 
     @property
     def rollout(self) -> Rollout:
-        found = read_rollout(self.run_dir)
+        found = self.run_dir.read_rollout()
         assert found is not None
         return found
 

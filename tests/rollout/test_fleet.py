@@ -15,7 +15,6 @@ from exaslurm.rollout.start import PolicyOptions, rollout
 from exaslurm.simulate.layout import Layout
 from exaslurm.simulate.slurm import SimulatedSlurm
 from exaslurm.simulate.world import World
-from exaslurm.submit.records import read_rollout
 from exaslurm.util.clock import Clock
 
 SPEC = """\
@@ -88,7 +87,7 @@ async def roll_out(world: World, text: str) -> Rollout:
     )
     until_s = time.monotonic() + 120
     while True:
-        found = read_rollout(world.run_dir)
+        found = world.run_dir.read_rollout()
         assert found is not None
         if found.is_over and found.candidate == begun.rollout.candidate:
             return found

@@ -13,7 +13,6 @@ from exaslurm.core.scale import Asked
 from exaslurm.registry.router_pages import RouterPage
 from exaslurm.rundir import RunDir
 from exaslurm.slurm.types import JobInfo
-from exaslurm.submit.records import read_scale
 from exaslurm.supervisor.loop import Manager
 from exaslurm.supervisor.scaling import Scaling
 from exaslurm.supervisor.waking import WakeWatch
@@ -56,7 +55,7 @@ class Scaled(Site):
 
     @property
     def wanted(self) -> int:
-        scale = read_scale(self.run_dir)
+        scale = self.run_dir.read_scale()
         return -1 if scale is None else scale.replicas["pretend:base"]
 
     def cells(self) -> list[str]:
