@@ -44,7 +44,6 @@ from exaslurm.agent.staging import Stager
 from exaslurm.core import ports
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import AgentReport, DesiredState
-from exaslurm.core.codec import dumps, loads
 from exaslurm.core.facts import NodeFacts
 from exaslurm.core.trial import requests_for
 from exaslurm.engines.caches import ReplicaDirs

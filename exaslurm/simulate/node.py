@@ -8,7 +8,6 @@ find out about its machine is made up.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import shutil
@@ -33,14 +32,13 @@ from exaslurm.agent.staging import Stager
 from exaslurm.core import ports
 from exaslurm.core.binding import ReplicaBinding
 from exaslurm.core.cell import AgentReport, DesiredState, RayNodeStatus
-from exaslurm.core.codec import dumps, loads
 from exaslurm.core.facts import NodeFacts
 from exaslurm.engines.place import EnginePlace
-from exaslurm.errors import ExaslurmError, StateError
+from exaslurm.errors import ExaslurmError
 from exaslurm.keys.secrets import read_secret
 from exaslurm.simulate.children import SimulatedChildren
 from exaslurm.util.clock import Clock
-from exaslurm.util.files import make_private_dir, read_text, write_atomic
+from exaslurm.util.files import make_private_dir
 from exaslurm.util.iothread import IoThread
 
 log = logging.getLogger(__name__)
