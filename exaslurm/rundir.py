@@ -27,7 +27,7 @@ from typing import TypeVar
 from exaslurm.core import codec
 from exaslurm.core.rollout import Rollout
 from exaslurm.core.scale import Scale
-from exaslurm.core.submission import Desired
+from exaslurm.core.submission import Desired, Endpoint, RouterAddress
 from exaslurm.errors import DeploymentError, StateError
 from exaslurm.util.files import is_there, make_private_dir, read_text, state_error
 from exaslurm.util.user import user_and_home
@@ -223,6 +223,11 @@ class RunDir:
         except StateError as error:
             error.remedy = "remove the file and submit again"
             raise
+
+    def read_routers(self) -> tuple[RouterAddress, ...]:
+        """The routers on record, living or not. StateError as of ``read_optional``."""
+        endpoint = read_optional(Endpoint, self.endpoint)
+        return endpoint.routers if endpoint is not None else ()
 
     def read_rollout(self) -> Rollout | None:
         """The change of generation that is under way, or was the last one; None if there was none.

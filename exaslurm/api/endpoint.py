@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from exaslurm.core.submission import RouterAddress
 from exaslurm.errors import NotReadyError
 from exaslurm.rundir import RunDir
-from exaslurm.status.collect import read_routers
 from exaslurm.status.routers import is_loopback
 from exaslurm.util.process import is_alive
 
@@ -56,7 +55,7 @@ def _listed(run_dir: RunDir) -> list[RouterAddress]:
     here = socket.gethostname()
     return [
         replace(router, url=router.url.rstrip("/"))
-        for router in read_routers(run_dir)
+        for router in run_dir.read_routers()
         if router.host != here or is_alive(router.pid, router.start_ticks)
     ]
 

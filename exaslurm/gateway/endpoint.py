@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from exaslurm.core.codec import dumps, loads
+from exaslurm.core.codec import dumps
 from exaslurm.core.submission import Endpoint, RouterAddress
 from exaslurm.errors import StateError
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import read_text, write_atomic
+from exaslurm.util.files import write_atomic
 from exaslurm.util.lock import file_lock
 from exaslurm.util.process import is_alive, start_ticks
 
@@ -26,9 +26,7 @@ _LOCK_S = 3.0
 
 def read_endpoint(run_dir: RunDir) -> Endpoint:
     """The routers on record, living or not; none if there is no file."""
-    if not run_dir.endpoint.exists():
-        return Endpoint(deployment=run_dir.deployment)
-    return loads(Endpoint, read_text(run_dir.endpoint), where=str(run_dir.endpoint))
+    return Endpoint(deployment=run_dir.deployment, routers=run_dir.read_routers())
 
 
 def own_address(url: str, certificate: str = "", job_id: str = "") -> RouterAddress:

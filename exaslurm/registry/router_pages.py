@@ -10,11 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
-from exaslurm.core.codec import loads
-from exaslurm.core.submission import Endpoint, RouterAddress
+from exaslurm.core.submission import RouterAddress
 from exaslurm.keys.secrets import read_secret
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import read_text
 from exaslurm.util.process import is_alive
 from exaslurm.util.reach import connect
 
@@ -37,7 +35,7 @@ class RouterPage:
 def router_pages(run_dir: RunDir) -> dict[str, RouterPage]:
     """The ``/metrics`` of all routers that are on record and may live, by router. StateError if the
     record or the key cannot be read."""
-    routers = [router for router in _listed(run_dir) if _may_live(router)]
+    routers = [router for router in run_dir.read_routers() if _may_live(router)]
     if not routers:
         return {}
     key = read_secret(run_dir.internal_key)
@@ -63,12 +61,6 @@ def samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
 
 def _plain(text: str) -> str:
     return re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], text)
-
-
-def _listed(run_dir: RunDir) -> tuple[RouterAddress, ...]:
-    if not run_dir.endpoint.exists():
-        return ()
-    return loads(Endpoint, read_text(run_dir.endpoint), where=str(run_dir.endpoint)).routers
 
 
 def _may_live(router: RouterAddress) -> bool:

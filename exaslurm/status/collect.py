@@ -18,7 +18,6 @@ from exaslurm.core.cell import CellRecord, CellState, ReplicaStatus
 from exaslurm.core.plan import CellPlan, Plan
 from exaslurm.core.sharing import Counts
 from exaslurm.core.submission import (
-    Endpoint,
     GatewayJobs,
     RouterAddress,
     Submission,
@@ -171,7 +170,7 @@ class Collector:
             },
             log_tails=tails,
             failures=failures,
-            routers=read_routers(self.run_dir),
+            routers=self.run_dir.read_routers(),
             router_error=router_error(self.run_dir),
             gateway=read_gateway_jobs(self.run_dir),
             run_wanted=run_wanted,
@@ -440,14 +439,6 @@ def replicas_of_record(record: CellRecord) -> tuple[ReplicaStatus, ...]:
         )
         for item in record.replicas
     )
-
-
-def read_routers(run_dir: RunDir) -> tuple[RouterAddress, ...]:
-    """The routers that endpoint.json lists."""
-    if not run_dir.endpoint.exists():
-        return ()
-    text = read_text(run_dir.endpoint)
-    return codec.loads(Endpoint, text, where=str(run_dir.endpoint)).routers
 
 
 def read_desired(run_dir: RunDir) -> tuple[bool, int | None]:

@@ -18,7 +18,7 @@ from exaslurm.rundir import RunDir
 from exaslurm.slurm.environ import outside
 from exaslurm.submit.detach import reap, spawn_detached
 from exaslurm.submit.talk import Talk
-from exaslurm.util.files import make_private_dir, read_text, write_atomic
+from exaslurm.util.files import make_private_dir, write_atomic
 from exaslurm.util.process import is_alive, send_signal
 
 _PAUSE_S = 0.1
@@ -91,7 +91,7 @@ def _on_this_host(run_dir: RunDir, host: str) -> list[tuple[int, int]]:
 
 def _routers(run_dir: RunDir) -> tuple[RouterAddress, ...]:
     try:
-        return codec.loads(Endpoint, read_text(run_dir.endpoint), where="endpoint.json").routers
+        return run_dir.read_routers()
     except StateError:
         return ()
 
