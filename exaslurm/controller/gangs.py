@@ -32,6 +32,7 @@ class Gang:
         self._ended: set[str] = set()
         self._began_s = now
         self._pause_s = 0.0
+        self._ended_by: str | None = None
 
     def on_part(self, node: str, status: EngineStatus, now: float) -> None:
         """What a node says about its part; words about an earlier start are not heard."""
@@ -68,7 +69,7 @@ class Gang:
     def begin(self, binding: ReplicaBinding, now: float) -> None:
         """Start again, there."""
         self.binding = binding
-        self.failure = self.failed_node = None
+        self._ended_by, self.failure, self.failed_node = self.failure, None, None
         self._parts.clear()
         self._ended.clear()
         self._began_s = now
@@ -79,7 +80,7 @@ class Gang:
 
     def status(self) -> EngineStatus | None:
         """The gang as one engine: rank 0's, which is the one that answers. None until its node
-        has said something."""
+        has said something. Until it is healthy again, the cause is what ended the last start."""
         if self.failure is not None:
             return EngineStatus(
                 replica=self.binding.id,
@@ -89,8 +90,13 @@ class Gang:
                 cause=self.failure,
             )
         first = self._parts.get(self.binding.node)
-        return first and dataclasses.replace(
-            first, restarts=self.binding.attempt, off_plan=self._off_plan()
+        if first is None:
+            return None
+        return dataclasses.replace(
+            first,
+            restarts=self.binding.attempt,
+            off_plan=self._off_plan(),
+            cause=first.cause or (None if first.phase == "healthy" else self._ended_by),
         )
 
     def _off_plan(self) -> str | None:

@@ -183,6 +183,19 @@ def test_any_part_that_ends_fails_it_whole(cell: Cell, node: str, other: str) ->
     assert replica.failures == 0
 
 
+def test_while_it_loads_again_it_says_what_ended_it(cell: Cell) -> None:
+    agents, replica = served(cell)
+    agents.die("n3", "killed", 10.0)
+    agents.obey(11.0)
+    loop(cell, 11.0)
+    loading = engine(replica.id, "loading", pid=7, attempt=1)
+    cell.on_report(report("n2", loading, seen=cell.book.get("n2").version), 12.0)
+    assert (replica.state, replica.cause) == ("loading", "rank 1 on n3: killed")
+    agents.obey(13.0)
+    answer(cell, 13.0)
+    assert (replica.state, replica.cause) == ("ready", None)
+
+
 def test_words_about_an_earlier_start_are_not_heard(cell: Cell) -> None:
     agents, replica = served(cell)
     old = agents.parts["n2"]

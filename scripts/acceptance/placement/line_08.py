@@ -120,8 +120,9 @@ def kill(line: Line, here: Lab, nodes: list[str], rank: int) -> None:
     seen: list[dict[str, Any]] = []
 
     def has_failed() -> bool:
+        # It may be loading again by the time that somebody looks.
         seen.append(replica(here))
-        return bool(seen[-1]["state"] == "failed" and seen[-1]["cause"])
+        return bool(seen[-1]["state"] in ("failed", "loading") and seen[-1]["cause"])
 
     line.need("the replica has failed", until(has_failed, 30, 0.2), seen[-1]["state"])
     line.check("which part it was, and why", f"rank {rank} on {node}: " in seen[-1]["cause"] and
