@@ -1,7 +1,7 @@
 """A router of several processes: the parent of those that serve.
 
-It holds the listening sockets, starts a worker for each, and another one when one dies; the
-connections that waited for the dead one wait for the next. On SIGHUP it replaces the workers one
+It holds the listening sockets, starts a worker for each, and another one when one dies or hangs;
+the connections that waited for that one wait for the next. On SIGHUP it replaces the workers one
 by one: the new one serves before the old one stops taking connections.
 """
 
@@ -23,7 +23,7 @@ from exaslurm.gateway.listeners import Listeners
 from exaslurm.gateway.service import Service
 from exaslurm.gateway.supervised import keep_supervisor
 from exaslurm.gateway.tls import Certificate
-from exaslurm.gateway.worker import GRACE_S, Worker, exit_text
+from exaslurm.gateway.worker import BEAT_S, GRACE_S, Worker, exit_text
 from exaslurm.util.iothread import IoThread
 from exaslurm.util.logthread import write_on
 
@@ -84,6 +84,7 @@ class Parent:
                 await self._known.publish(self._files)
                 self._known.announce()
                 await self._release()
+                self._begin(self._look())
                 self._begin(self._offer())
                 if self._supervise and self._service.run_dir is not None:
                     self._begin(keep_supervisor(self._service.run_dir))
@@ -162,7 +163,7 @@ class Parent:
         """Wait for its end, and see to it that another one takes its place."""
         begun_s = time.monotonic()
         code = await worker.process.wait()
-        worker.control.close()
+        worker.close()
         self._workers.discard(worker)
         if self._ending and not self._workers:
             self._ended.set()
@@ -176,6 +177,15 @@ class Parent:
                 self._failures[index] = 0
             self._begin(self._refill(index))
         await self._fold()
+
+    async def _look(self) -> None:
+        """End workers that hang."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            for worker in self._workers:
+                if worker.hangs():
+                    log.error("%s hangs: killing it", worker)
+                    worker.kill()
 
     async def _fold(self) -> None:
         if self._figures is None:

@@ -1,8 +1,9 @@
 """A worker: a process that serves for a parent, and the parent's handle on it.
 
-Both talk over a socket pair: the worker says ``ready``; the parent says ``leave`` (another worker
-serves on the same sockets), ``stop`` (finish what is begun) or ``now``. A worker whose parent is
-gone finishes what is begun.
+Both talk over a socket pair: the worker says ``ready``, and ``alive`` every second from then on; the
+parent says ``leave`` (another worker serves on the same sockets), ``stop`` (finish what is begun)
+or ``now``. A worker whose parent is gone finishes what is begun; one that is not heard any more
+hangs, and is killed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ log = logging.getLogger(__name__)
 GRACE_S = 15.0
 _START_S = 60.0
 _END_S = 10.0
+BEAT_S = 1.0
+# So many looks in a row, one each BEAT_S, at which nothing had been heard. Looks are counted, not
+# seconds: where the machine stood still, so did the parent.
+_HANGS_LOOKS = 15
 _NOT_FOR_WORKERS = frozenset(("--replace",))
 
 
@@ -48,6 +53,7 @@ class Worker:
         self.control = control
         self.name = name
         self.leaving = False
+        self._silent_looks: int | None = None
 
     @classmethod
     async def start(
@@ -90,6 +96,26 @@ class Worker:
         if not said:
             code = await self.process.wait()
             raise NotReadyError(f"{self} ended at its start ({exit_text(code)})")
+        self._silent_looks = 0
+        loop.add_reader(self.control, self._hear)
+
+    def _hear(self) -> None:
+        try:
+            said = self.control.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        self._silent_looks = 0 if said else None
+        if not said:  # it ends, and its process is waited for
+            asyncio.get_running_loop().remove_reader(self.control)
+
+    def hangs(self) -> bool:
+        """Asked each ``BEAT_S``: whether it serves, and has not been heard for a long time."""
+        if self._silent_looks is None:
+            return False
+        self._silent_looks += 1
+        return self._silent_looks > _HANGS_LOOKS
 
     def tell(self, word: str) -> None:
         """``leave``, ``stop`` or ``now``. One that is gone hears nothing."""
@@ -106,6 +132,13 @@ class Worker:
             log.warning("%s does not end: killing it", self)
             self.kill()
             await self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """The process has ended."""
+        if self._silent_looks is not None:
+            self._silent_looks = None
+            asyncio.get_running_loop().remove_reader(self.control)
         self.control.close()
 
     def kill(self) -> None:
@@ -126,6 +159,13 @@ class Control:
 
     async def say_ready(self) -> None:
         await asyncio.get_running_loop().sock_sendall(self._socket, b"ready\n")
+
+    async def beat(self) -> None:
+        """Say that the event loop turns, until cancelled."""
+        while True:
+            with contextlib.suppress(OSError):  # nor does a parent that hangs hold it up
+                self._socket.send(b"alive\n")
+            await asyncio.sleep(BEAT_S)
 
     async def words(self) -> AsyncIterator[str]:
         """What the parent says; ends when the parent does."""
@@ -152,13 +192,19 @@ async def run_worker(service: Service, options: GatewayOptions) -> None:
     assert options.control_fd is not None
     assert options.sockets is not None
     control = Control(options.control_fd)
+    told: list[asyncio.Task[None]] = []
+
+    async def say_ready() -> None:
+        await control.say_ready()
+        told.append(asyncio.create_task(control.beat()))
+
     process = Process(
         service,
         Listeners.of_text(options.sockets),
         certificate_of(service.front.tls),
         figures=options.figures,
         warm=options.warm,
-        on_ready=control.say_ready,
+        on_ready=say_ready,
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -174,12 +220,13 @@ async def run_worker(service: Service, options: GatewayOptions) -> None:
                 process.stop("asked to", succeeded=word == "leave")
         process.stop("its parent is gone")
 
-    obeying = asyncio.create_task(obey())
+    told.append(asyncio.create_task(obey()))
     try:
         await process.run()
     finally:
-        obeying.cancel()
-        await asyncio.gather(obeying, return_exceptions=True)
+        for task in told:
+            task.cancel()
+        await asyncio.gather(*told, return_exceptions=True)
 
 
 def exit_text(code: int) -> str:

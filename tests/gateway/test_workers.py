@@ -96,6 +96,19 @@ def test_a_killed_worker_costs_its_own_requests_at_most(start: Start, key: str) 
     assert "SIGKILL" in gateway.said
 
 
+def test_a_worker_that_hangs_is_replaced(start: Start, key: str) -> None:
+    gateway = start("--workers", 2)
+    with loaded(gateway, key, may_reconnect=True) as load:
+        victim, other = gateway.workers()
+        os.kill(victim, signal.SIGSTOP)
+        wait_for(lambda: victim not in gateway.workers(), timeout_s=60)
+        wait_for(lambda: len(set(gateway.workers()) - {victim, other}) == 1, timeout_s=20)
+        load.more()
+    assert load.failures == []
+    assert "hangs" in gateway.said
+    assert other in gateway.workers()
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_hangup_replaces_them_without_a_failure(
     run_dir: RunDir, start: Start, key: str, workers: int
