@@ -68,6 +68,15 @@ def model_plan(
                 f"{model.max_replicas_per_node} asked, but a node has ports for {MAX_ENGINES}",
             )
         )
+    for place, shard in enumerate(model.shards):
+        if shard.lora is not None and model.engine.kind == "vllm":
+            findings.add(
+                spec.problem(
+                    f"{key}.shards[{place}].lora",
+                    "LoRA adapters are not served by this version: remove it, or serve a model into "
+                    "which the adapter is merged",
+                )
+            )
     if may_be_split and _check_gpus(spec, key, model, nodes, gpus, groups, findings):
         _check_room(spec, key, slot, groups, reserve.service_gib, findings)
     return ModelPlan(

@@ -181,10 +181,16 @@ def test_large_replicas_are_placed_before_small_ones_fill_the_gaps(desk: Desk) -
     assert replicas(plan) == 5
 
 
+def test_adapters_are_refused_before_anything_is_submitted(desk: Desk) -> None:
+    (found,) = desk.refusal("models: [{name: m, source: {path: /x}, shards: [{name: a, lora: y}]}]")
+    assert "models[0].shards[0].lora: LoRA adapters are not served" in found
+
+
 def test_paths_of_models(desk: Desk) -> None:
     def source(path: str) -> str:
         text = (
-            f"models: [{{name: m, source: {{path: '{path}'}}, shards: [{{name: a, lora: x/y}}]}}]"
+            f"models: [{{name: m, source: {{path: '{path}'}}, engine: {{kind: simulated}}, "
+            "shards: [{name: a, lora: x/y}]}]"
         )
         (model,) = desk.plan(text).models
         assert model.shards[0].lora == "/specs/x/y"
