@@ -1,9 +1,9 @@
 """A worker: a process that serves for a parent, and the parent's handle on it.
 
-Both talk over a socket pair: the worker says ``ready``, and ``alive`` every second from then on; the
-parent says ``leave`` (another worker serves on the same sockets), ``stop`` (finish what is begun)
-or ``now``. A worker whose parent is gone finishes what is begun; one that is not heard any more
-hangs, and is killed.
+Both talk over a socket pair: the worker says ``ready``, and ``alive`` every second from then on;
+the parent says ``leave`` (another worker serves on the same sockets), ``stop`` (finish what is
+begun) or ``now``. A worker whose parent is gone finishes what is begun; one that is not heard any
+more hangs, and is killed.
 """
 
 from __future__ import annotations

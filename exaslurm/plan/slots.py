@@ -73,8 +73,8 @@ def model_plan(
             findings.add(
                 spec.problem(
                     f"{key}.shards[{place}].lora",
-                    "LoRA adapters are not served by this version: remove it, or serve a model into "
-                    "which the adapter is merged",
+                    "LoRA adapters are not served by this version: remove it, or serve a model "
+                    "into which the adapter is merged",
                 )
             )
     if may_be_split and _check_gpus(spec, key, model, nodes, gpus, groups, findings):
