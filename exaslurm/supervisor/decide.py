@@ -293,7 +293,8 @@ class _Lane:
             and newest.record == "refused"
             and newest.generation == self.generation
         )
-        number = 1 if newest is None else newest.number if again else newest.number + 1
+        last = max(newest.number if newest is not None else 0, self.cell.past)
+        number = newest.number if newest is not None and again else last + 1
         refused = self.turns[-1:] and self.turns[-1].record == "refused"
         yield Submit(
             turn=turn_of(self.cell.name, number),

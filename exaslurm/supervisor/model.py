@@ -82,12 +82,14 @@ class Turn:
 class CellView:
     """A cell with its turns, oldest first. ``lanes``: the generations that shall each have a
     serving job, oldest first; without any the cell shall end. ``targets``: by generation, how many
-    replicas of each shard are wanted there (None: all that are planned)."""
+    replicas of each shard are wanted there (None: all that are planned). ``past``: the highest
+    number that a turn of a generation has had that was taken back: the name is not given again."""
 
     name: str
     turns: tuple[Turn, ...] = ()
     lanes: tuple[int, ...] = (1,)
     targets: Mapping[int, Mapping[str, int] | None] = field(default_factory=dict)
+    past: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

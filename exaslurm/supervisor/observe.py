@@ -27,7 +27,7 @@ from exaslurm.submit.survey import job_key
 from exaslurm.supervisor.model import CellView, JobState, Turn, World
 from exaslurm.supervisor.wall_time import Calendar, planned_limit_s, relimited, taken_by
 from exaslurm.supervisor.wish import Wish, cells_wanted, read_wish, turns_of_cells
-from exaslurm.util.files import read_text
+from exaslurm.util.files import is_there, read_text
 
 _HTTP_TIMEOUT_S = 3.0
 _ALL_CELLS_S = 20.0
@@ -93,7 +93,8 @@ class Observer:
         self._calendar = calendar
         self._clock = clock
         self._plans: dict[int, Plan] = {}
-        self._over: set[int] = set()
+        # Generations of which nothing runs any more: the highest number of a turn, by cell.
+        self._over: dict[int, dict[str, int]] = {}
         self._since: dict[tuple[str, str], float] = {}
         self._answer: tuple[dict[str, JobInfo], str | None] = {}, None
 
@@ -172,12 +173,21 @@ class Observer:
                 turns=tuple(sorted(grouped.get(name, {}).values(), key=lambda t: t.number)),
                 lanes=wanted.lanes,
                 targets=wanted.targets,
+                past=self._past(look.wish, name),
             )
             for name, wanted in cells_wanted(look.wish, look.plans, alive).items()
             if grouped.get(name) or not self._by_hand(look.wish, name)
         )
         world = dataclasses.replace(look.world, cells=cells, slurm_error=error)
         return dataclasses.replace(look, world=world)
+
+    def _past(self, wish: Wish, cell: str) -> int:
+        """The highest number that a turn of the cell has had in a generation that is newer than one
+        that is wanted, and over: its logs, history and what a late process of it may write bear
+        that name."""
+        first = min(wish.generations)
+        newer = (turns for number, turns in self._over.items() if number > first)
+        return max((turns.get(cell, 0) for turns in newer), default=0)
 
     def _by_hand(self, wish: Wish, cell: str) -> bool:
         """Whether somebody has started the cell's script without ``submit``."""
@@ -190,13 +200,23 @@ class Observer:
         for number in self._run_dir.generations():
             if number in found or number in self._over:
                 continue
-            known = records.read_submissions(self._run_dir.generation(number))
+            known = self._submissions(self._run_dir.generation(number))
             if all(item.state in ("stopped", "refused") for item in known.values()):
-                self._over.add(number)
+                turns = sorted(known, key=number_of)
+                self._over[number] = {cell_of(turn): number_of(turn) for turn in turns}
             else:
                 found.add(number)
-        self._over -= found
+        for number in found:
+            self._over.pop(number, None)
         return sorted(found)
+
+    def _submissions(self, generation: GenerationDir) -> dict[str, Submission]:
+        """Those of a generation; none if a killed command left it without a place for them.
+        StateError where that cannot be told: a generation that is taken for over is not looked at
+        again."""
+        if not is_there(generation.path / "submissions"):
+            return {}
+        return records.read_submissions(generation, must_exist=True)
 
     def _jobs(self, submissions: Mapping[str, Submission]) -> tuple[dict[str, JobInfo], str | None]:
         """What Slurm knows of the jobs that may live, by their keys; or why it says nothing."""

@@ -66,6 +66,28 @@ def test_a_slow_one_is_stopped(rolled: Rolled) -> None:
     assert desired.generation == 1
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_name_of_a_turn_that_was_taken_back_is_not_given_again(
+    rolled: Rolled, restarted: bool
+) -> None:
+    """Its logs, its history and what a late process of it may write bear that name."""
+    rolled.broken = True
+    rolled.begin()
+    rolled.until("undone")
+    assert rolled.run_dir.generation(2).submission("c000.2").exists()
+    rolled.broken = False
+    rolled.run(20)
+    if restarted:
+        rolled.start_supervisor()
+    rolled.cluster.finish(rolled.only("c000"), "NODE_FAIL")
+    rolled.run(100)
+    assert rolled.live() == ["c000.3", "c001"]
+    assert rolled.turns()["c000.3"].generation == 1
+    rolled.cluster.finish(rolled.only("c001"), "NODE_FAIL")
+    rolled.run(100)
+    assert rolled.live() == ["c000.3", "c001.2"]
+
+
 def test_one_that_fails_is_stopped_and_gets_nothing_at_once(rolled: Rolled) -> None:
     rolled.traffic.fails = 10
     started = rolled.begin()
