@@ -18,6 +18,7 @@ from exaslurm.slurm.client import Slurm
 from exaslurm.submit import records
 from exaslurm.submit.submit import template_dirs_for
 from exaslurm.supervisor.act import Actor
+from exaslurm.supervisor.leftovers import Leftovers
 from exaslurm.supervisor.loop import Manager, Supervisor
 from exaslurm.supervisor.observe import Observer
 from exaslurm.supervisor.own_jobs import OwnJobs
@@ -57,6 +58,7 @@ def make(
     managers: list[Manager] = [
         Rolling(RolloutManager(run_dir=run_dir)),
         Scaling(AutoscaleManager(run_dir=run_dir)),
+        Leftovers(run_dir),
         OwnJobs(run_dir, slurm, monotonic=clock.monotonic),
     ]
     calendar = CalendarWatch(slurm, clock.wall).current

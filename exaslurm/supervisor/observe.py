@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from exaslurm.core.cell import CellRecord, CellState
@@ -65,7 +65,7 @@ def read_turns(run_dir: RunDir, generations: Iterable[int]) -> dict[str, Submiss
 class Look:
     """A deployment at one moment, with everything that is known of it. ``states``: what the
     controllers that answer say, by turn. ``plans`` are those of the generations that are wanted or
-    have something left that may run."""
+    have something left that may run. ``records``: what the registry holds, by turn."""
 
     now_s: float
     wish: Wish
@@ -73,6 +73,7 @@ class Look:
     submissions: Mapping[str, Submission]
     states: Mapping[str, CellState]
     world: World
+    records: Mapping[str, CellRecord] = field(default_factory=dict)
 
 
 class Observer:
@@ -137,7 +138,8 @@ class Observer:
         if ask_slurm:
             self._answer = self._jobs(submissions)
         jobs, error = self._answer
-        heard = self._heard(submissions, jobs)
+        written = {record.cell: record for record in read_records(self._run_dir)}
+        heard = self._heard(submissions, jobs, written)
         turns = {
             name: self._turn(plans[item.generation].cell(name), item, jobs, heard.get(name))
             for name, item in submissions.items()
@@ -145,7 +147,7 @@ class Observer:
         if error is None:
             turns = self._with_maintenance(plans, submissions, jobs, turns)
         self._forget(submissions)
-        look = dataclasses.replace(look, submissions=submissions, states=heard)
+        look = dataclasses.replace(look, submissions=submissions, states=heard, records=written)
         return self._arranged(look, turns, error)
 
     def again(self, look: Look) -> Look:
@@ -271,10 +273,12 @@ class Observer:
         return found
 
     def _heard(
-        self, submissions: Mapping[str, Submission], jobs: Mapping[str, JobInfo]
+        self,
+        submissions: Mapping[str, Submission],
+        jobs: Mapping[str, JobInfo],
+        written: Mapping[str, CellRecord],
     ) -> Mapping[str, CellState]:
         """The states of those cells whose controllers answer."""
-        written = {record.cell: record for record in read_records(self._run_dir)}
         urls = {
             name: written[name].state_url
             for name, item in submissions.items()
