@@ -97,17 +97,19 @@ class Lane:
         self.usable = [target for target in self.members if target.replica.takes_requests]
         self.closed = [target for target in self.usable if target.breaker.closed]
         self.closed_set = frozenset(self.closed)
+        # Of those that are here now: one that has left must not be probed, and one that took no
+        # requests for a while, or came from another lane, has to be.
+        self._ejected = [
+            (target.breaker.retry_at_s, next(self._order), target)
+            for target in self.usable
+            if target.breaker.state == "open"
+        ]
+        heapq.heapify(self._ejected)
         known = [target.replica.max_model_len for target in self.usable]
         lengths = [length for length in known if length]
         self.lengths = (
             (min(lengths), max(lengths)) if lengths and len(lengths) == len(known) else None
         )
-
-    def eject(self, target: Target) -> None:
-        """The breaker of ``target`` opened: remember when it may be probed."""
-        entry = (target.breaker.retry_at_s, next(self._order), target)
-        heapq.heappush(self._ejected, entry)
-        self.rebuild()
 
     def pick(
         self,
@@ -184,13 +186,14 @@ class Lane:
 
     def _due_probe(self, now_s: float, tried: Collection[Target], tokens: int) -> Target | None:
         while self._ejected and self._ejected[0][0] <= now_s:
-            _, _, target = heapq.heappop(self._ejected)
-            # Entries of breakers that closed or moved on meanwhile are simply forgotten.
-            if target.breaker.may_probe(now_s) and target.replica.takes_requests:
-                if target not in tried and _takes(target, tokens):
-                    return target
-                self.eject(target)
-                break
+            target = self._ejected[0][2]
+            may_probe = target.breaker.may_probe(now_s)
+            if may_probe and (target in tried or not _takes(target, tokens)):
+                return None  # it is left to another request
+            heapq.heappop(self._ejected)
+            # Another lane may have begun to probe it meanwhile.
+            if may_probe:
+                return target
         return None
 
 
@@ -385,15 +388,13 @@ class Table:
 
     def failed(self, target: Target, now_s: float, *, fatal: bool = False) -> None:
         if target.breaker.failure(now_s, fatal=fatal):
-            for lane in target.lanes:
-                lane.eject(target)
+            self._rebuild(target)
             self.on_eject(target)
 
     def told_nothing(self, target: Target, now_s: float) -> None:
         """A request ended without saying anything about its replica."""
         if target.breaker.abandon_probe(now_s):
-            for lane in target.lanes:
-                lane.eject(target)
+            self._rebuild(target)
 
     def loads(self, loads: Mapping[str, EngineLoad], now_s: float) -> None:
         """What engines say of themselves, by replica."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from exaslurm.core.canary import Canary
 from exaslurm.registry.replica import Replica
 from exaslurm.router.table import Group, Table, Target
@@ -86,3 +88,54 @@ def test_a_version_without_a_share_is_used_where_nothing_else_is_left() -> None:
     new = table.target("new")
     assert new is not None
     assert picked(table, group, 1.0, (new,)) == "old"
+
+
+def one_ejected() -> tuple[Table, Replica, Replica]:
+    """Two replicas, ``bad`` and ``good``, the first of which is left alone."""
+    table = Table(by_prefix=False)
+    bad = dataclasses.replace(REPLICA, id="bad", url="http://127.0.0.1:8001")
+    good = dataclasses.replace(REPLICA, id="good", url="http://127.0.0.1:8002")
+    table.update([bad, good])
+    target = table.target("bad")
+    assert target is not None
+    table.failed(target, 1.0, fatal=True)
+    return table, bad, good
+
+
+def asked_of(table: Table, name: str, begin_s: float) -> list[str]:
+    """The addresses that some requests go to, a second apart; each is answered."""
+    addresses = []
+    for second in range(40):
+        group = table.group(name)
+        assert group is not None
+        found = table.pick(group, begin_s + second, ())
+        assert found is not None
+        table.succeeded(found[0])
+        addresses.append(found[0].replica.url)
+    return addresses
+
+
+def test_one_that_has_left_while_it_was_ejected_is_not_probed() -> None:
+    table, bad, good = one_ejected()
+    table.update([good])
+    assert set(asked_of(table, "chat", 100.0)) == {good.url}
+    # Nor is the address that it had before.
+    table, bad, good = one_ejected()
+    moved = dataclasses.replace(bad, url="http://127.0.0.1:8003")
+    table.update([moved, good])
+    assert set(asked_of(table, "chat", 100.0)) == {good.url, moved.url}
+
+
+@pytest.mark.parametrize("rest", [{"sleeping": True}, {"draining": True}])
+def test_one_that_took_no_requests_when_it_was_due_is_probed_later(rest: dict[str, bool]) -> None:
+    table, bad, good = one_ejected()
+    table.update([dataclasses.replace(bad, **rest), good])
+    assert set(asked_of(table, "chat", 100.0)) == {good.url}
+    table.update([bad, good])
+    assert set(asked_of(table, "chat", 200.0)) == {good.url, bad.url}
+
+
+def test_an_ejected_one_is_probed_by_another_name_too() -> None:
+    table, bad, good = one_ejected()
+    table.update([dataclasses.replace(one, served_names=("chat-2",)) for one in (bad, good)])
+    assert set(asked_of(table, "chat-2", 100.0)) == {good.url, bad.url}
