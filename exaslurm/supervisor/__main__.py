@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,7 +74,8 @@ def make(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code: 0 when the deployment is to stop or after SIGTERM, else that of the error."""
+    """Exit code: 0 when the deployment is to stop, else that of the error. After SIGTERM 0, too;
+    under a gateway 143, since that starts one that dies again."""
     parser = argparse.ArgumentParser(prog="python -m exaslurm.supervisor", allow_abbrev=False)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--under-gateway", action="store_true", help=argparse.SUPPRESS)
@@ -91,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parent = os.getppid() if options.under_gateway else None
     try:
         supervisor = make(run_dir, dict(os.environ))
-        asyncio.run(supervisor.run(while_parent=parent))
+        is_over = asyncio.run(supervisor.run(while_parent=parent))
     except ExaslurmError as error:
         if options.debug:
             raise
@@ -101,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(error.exit_code)
     finally:
         lines.close()
+    if options.under_gateway and not is_over:
+        return 128 + signal.SIGTERM
     return int(ExitCode.OK)
 
 

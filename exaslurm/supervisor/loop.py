@@ -104,9 +104,9 @@ class Supervisor:
                 raise _RemovedError(f"{self._run_dir.path} is gone") from error
             raise
 
-    async def run(self, *, while_parent: int | None = None) -> None:
-        """Until the deployment is to stop, or SIGTERM. ``while_parent``: until this process is no
-        longer the parent of ours. DeploymentError if there is no such deployment."""
+    async def run(self, *, while_parent: int | None = None) -> bool:
+        """Until the deployment is to stop (then true), or SIGTERM. ``while_parent``: until this
+        process is no longer the parent of ours. DeploymentError if there is no such deployment."""
         loop = asyncio.get_running_loop()
         ending = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,7 +126,7 @@ class Supervisor:
                 world = begun.result()
                 if not world.wanted:
                     log.info("the deployment is to stop: ending")
-                    return
+                    return True
                 pause_s, scaled = world.poll_s, world.scaled
             except _RemovedError:
                 raise
@@ -134,11 +134,12 @@ class Supervisor:
                 log.warning("this round came to nothing: %s", error)
             if while_parent is not None and os.getppid() != while_parent:
                 log.info("the gateway has ended: ending")
-                return
+                return False
             if scaled:
                 await self._pause(worker, ending, min(pause_s, _SCALED_S))
             else:
                 await set_within(ending, self._machine_s(pause_s))
+        return False
 
     async def _pause(self, worker: IoThread, ending: asyncio.Event, pause_s: float) -> None:
         """Until the next round, which begins at once when somebody waits for a first replica."""
