@@ -170,6 +170,7 @@ class RouterProtocol(HttpToolsProtocol):
         self.headers = []
         self.expect_100_continue = False
         self._length = b""
+        self._announced = 0
         self.scope = _NO_SCOPE  # type: ignore[assignment]
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -186,6 +186,28 @@ def test_large_bodies_and_what_follows_them(router: Router, size: int) -> None:
     assert answer.count(b"HTTP/1.1 200 OK") == 3, answer[:2000]
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_beginning_of_a_small_body_right_behind_a_large_one(
+    router: Router, chunked: bool
+) -> None:
+    large = BODY.replace(b"hi", b"hi " * 5000)
+    first = head(router, f"Content-Length: {len(large)}") + large
+    second = head(router, f"Content-Length: {len(BODY)}") + BODY
+    if chunked:
+        second = head(router, "Transfer-Encoding: chunked")
+        second += b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+    last = head(router, "Connection: close", f"Content-Length: {len(BODY)}") + BODY
+    with socket.create_connection(("127.0.0.1", router.port), timeout=10) as sock:
+        sock.sendall(first + second[:-10])
+        answer = b""
+        while b'"choices"' not in answer:
+            answer += sock.recv(65536)
+        sock.sendall(second[-10:] + last)
+        while chunk := sock.recv(65536):
+            answer += chunk
+    assert answer.count(b"HTTP/1.1 200 OK") == 3, answer[-500:]
+
+
 def test_a_large_body_that_is_refused_does_not_cost_the_connection(router: Router) -> None:
     large = b'{"model": "nope", "prompt": "' + b"x" * 60_000 + b'"}'
     first = head(router, f"Content-Length: {len(large)}") + large

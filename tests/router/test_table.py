@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_one_that_has_left_while_it_was_ejected_is_not_probed() -> None:
 
 
 @pytest.mark.parametrize("rest", [{"sleeping": True}, {"draining": True}])
-def test_one_that_took_no_requests_when_it_was_due_is_probed_later(rest: dict[str, bool]) -> None:
+def test_one_that_took_no_requests_when_it_was_due_is_probed_later(rest: dict[str, Any]) -> None:
     table, bad, good = one_ejected()
     table.update([dataclasses.replace(bad, **rest), good])
     assert set(asked_of(table, "chat", 100.0)) == {good.url}
