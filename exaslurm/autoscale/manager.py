@@ -6,6 +6,7 @@ look again, and changes nothing before it has seen enough.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -34,12 +35,14 @@ _NO_COUNTS = ShardCounts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """A deployment at one moment, as far as scaling is concerned, by ``model:shard``. ``ready``:
-    replicas that serve; ``load``: requests that their engines are at; ``kv_use``: how full their
-    caches are, on average. ``living``: the cells that have a job. ``bring_up_s``: what a new
-    replica takes until it serves."""
+    """A deployment at one moment, as far as scaling is concerned, by ``model:shard``. ``now_s``:
+    seconds that only grow; ``wall_s``: Unix seconds. ``ready``: replicas that serve; ``load``:
+    requests that their engines are at; ``kv_use``: how full their caches are, on average.
+    ``living``: the cells that have a job. ``bring_up_s``: what a new replica takes until it
+    serves."""
 
     now_s: float
+    wall_s: float
     generation: int
     plan: Plan
     scale: Scale | None
@@ -59,6 +62,9 @@ class AutoscaleManager:
     _states: dict[str, State] = field(default_factory=dict)
     _seen: dict[str, Mapping[str, ShardCounts]] = field(default_factory=dict)
     _last_s: float | None = None
+    _last_wall_s: float = 0.0
+    # What a router's word said its time was, and when it was first read.
+    _words: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def step(self, sight: Sight) -> bool:
         """Look, and write down what is wanted from now on; whether anything else is. StateError,
@@ -143,7 +149,8 @@ class AutoscaleManager:
         """What is known of each shard; nothing at first, since counts say something only by how
         they grow."""
         before_s, self._last_s = self._last_s, sight.now_s
-        asked = self._asked(sight.now_s)
+        before_wall_s, self._last_wall_s = self._last_wall_s, sight.wall_s
+        asked = self._asked(sight)
         pages = self.ask(self.run_dir)
         seen, grown = dict(self._seen), []
         shards = shards_of_names(sight.plan)
@@ -154,7 +161,7 @@ class AutoscaleManager:
                 continue
             counts, last = parse(page.text, shards), self._seen.get(router)
             seen[router] = counts
-            if last is None and (before_s is None or page.started_s < before_s):
+            if last is None and (before_s is None or page.started_s < before_wall_s):
                 silent = True  # it has counted before, nobody knows when
             else:
                 last = last or {}
@@ -183,8 +190,9 @@ class AutoscaleManager:
             )
         return found
 
-    def _asked(self, now_s: float) -> dict[str, int]:
-        """How many requests wait for a first replica of which shards, by routers' own word."""
+    def _asked(self, sight: Sight) -> dict[str, int]:
+        """How many requests wait for a first replica of which shards, by routers' own word, which
+        they repeat. Their clocks may differ from this host's."""
         found: dict[str, int] = {}
         try:
             entries = sorted(os.listdir(self.run_dir.wake))
@@ -199,11 +207,25 @@ class AutoscaleManager:
             except StateError as error:
                 log.warning("%s", error)
                 continue
-            if now_s - asked.time_s < _ASKED_S:
+            if self._is_new(entry, asked.time_s, sight):
                 found[asked.shard] = asked.count
             else:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
         return found
+
+    def _is_new(self, name: str, time_s: float, sight: Sight) -> bool:
+        """Whether a router's word was not there for long; of the first one that is read, only its
+        own time can tell."""
+        known = self._words.get(name)
+        if known is None:
+            age_s = abs(sight.wall_s - time_s)
+            self._words[name] = time_s, sight.now_s - age_s
+            return age_s < _ASKED_S
+        if known[0] != time_s:
+            self._words[name] = time_s, sight.now_s
+            return True
+        return sight.now_s - known[1] < _ASKED_S
 
     # --- what is told --------------------------------------------------------------------------
 

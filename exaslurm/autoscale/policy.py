@@ -49,7 +49,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """A shard at one moment. Times are Unix seconds.
+    """A shard at one moment. Times are seconds that only grow.
 
     ``ready``: replicas that take requests. ``in_flight``: requests at engines and before them, on
     average since the signals before. ``kv_use``: how full engines' caches are, on average (0..1).

@@ -48,7 +48,8 @@ class Sleepers:
             if shard is not None:
                 waiting[shard] = waiting.get(shard, 0) + count
         for shard, count in waiting.items():
-            if now_s - self._told_s.get(shard, 0.0) >= _AGAIN_S:
+            # Also where the clock was put back.
+            if not 0 <= now_s - self._told_s.get(shard, 0.0) < _AGAIN_S:
                 self._told_s[shard] = now_s
                 make_private_dir(self._run_dir.wake)
                 asked = Asked(shard=shard, count=count, time_s=now_s)

@@ -58,14 +58,14 @@ def make(
     )
     managers: list[Manager] = [
         Rolling(RolloutManager(run_dir=run_dir)),
-        Scaling(AutoscaleManager(run_dir=run_dir)),
+        Scaling(AutoscaleManager(run_dir=run_dir), clock.monotonic),
         Leftovers(run_dir),
         OwnJobs(run_dir, slurm, monotonic=clock.monotonic),
     ]
     calendar = CalendarWatch(slurm, clock.wall).current
     return Supervisor(
         run_dir,
-        Observer(run_dir, slurm, calendar=calendar, clock=clock.wall),
+        Observer(run_dir, slurm, calendar=calendar, clock=clock.wall, monotonic=clock.monotonic),
         actor,
         managers=managers,
         clock=clock.wall,

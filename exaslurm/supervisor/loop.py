@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -69,17 +70,20 @@ class Supervisor:
         self._machine_s = machine_s
         self._presence = Presence(run_dir.path)
         self._said: tuple[Mapping[str, str], str | None] | None = None
-        self._ask_slurm_s = 0.0
+        # When it was asked last, and for how long that is good enough.
+        self._asked_slurm_s, self._asked_for_s = -math.inf, 0.0
         self._wake = WakeWatch(run_dir)
 
     def round(self) -> World:
         """Look once and do what follows. The first effect that cannot be carried out for want of
         the run directory ends the round: StateError, DeploymentError."""
         now_s = self._clock()
-        due = now_s >= self._ask_slurm_s
+        # Also where the clock was put back.
+        due = not 0 <= now_s - self._asked_slurm_s < self._asked_for_s
         look = self._observer.look(ask_slurm=due)
-        if due and look.world.scaled:
-            self._ask_slurm_s = now_s + look.world.poll_s
+        if due:
+            self._asked_slurm_s = now_s
+            self._asked_for_s = look.world.poll_s if look.world.scaled else 0.0
         if look.world.wanted and self._manage(look):
             look = self._observer.again(look)
         decision = decide(look.world, self._clock())

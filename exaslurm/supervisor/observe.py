@@ -87,12 +87,14 @@ class Observer:
         ask: Ask = ask_controllers,
         calendar: Callable[[], Calendar] = Calendar,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_dir = run_dir
         self._slurm = slurm
         self._ask = ask
         self._calendar = calendar
         self._clock = clock
+        self._monotonic = monotonic
         self._plans: dict[int, Plan] = {}
         # Generations of which nothing runs any more: the highest number of a turn, by cell.
         self._over: dict[int, dict[str, int]] = {}
@@ -377,12 +379,14 @@ class Observer:
         )
 
     def _note(self, turn: Turn, what: str, is_so: bool) -> float | None:
-        """Since when it is so; None if it is not."""
+        """Since when it is so; None if it is not. For how long is told by a clock that does not
+        jump."""
         key = turn.name, what
         if not is_so:
             self._since.pop(key, None)
             return None
-        return self._since.setdefault(key, self._clock())
+        now_s = self._monotonic()
+        return self._clock() - (now_s - self._since.setdefault(key, now_s))
 
     def _forget(self, submissions: Mapping[str, Submission]) -> None:
         over = {name for name, item in submissions.items() if item.state != "submitted"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from exaslurm.autoscale.manager import AutoscaleManager, Sight
@@ -16,9 +17,11 @@ from exaslurm.supervisor.timing import PERCENTILE, expected_s, percentile
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """See ``loop.Manager``."""
+    """See ``loop.Manager``. ``monotonic``: seconds that only grow, whatever happens to the host's
+    clock: a jump of that is no quiet time, and no rush."""
 
     manager: AutoscaleManager
+    monotonic: Callable[[], float] = time.monotonic
 
     def step(self, look: Look) -> bool:
         """Look after the numbers of replicas; whether something else is wanted now."""
@@ -37,7 +40,8 @@ class Scaling:
             if replica.state == "ready"
         ]
         sight = Sight(
-            now_s=look.now_s,
+            now_s=self.monotonic(),
+            wall_s=look.now_s,
             generation=generation,
             plan=plan,
             scale=look.wish.scale,

@@ -86,7 +86,7 @@ class CalendarWatch:
     def current(self) -> Calendar:
         """What is known of maintenance that is not over."""
         now_s = self._clock()
-        if now_s - self._asked_s >= ASK_EVERY_S:
+        if not 0 <= now_s - self._asked_s < ASK_EVERY_S:  # also where the clock was put back
             self._asked_s = now_s
             try:
                 self._last = ask_calendar(self._slurm, now_s)

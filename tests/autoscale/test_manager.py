@@ -54,6 +54,7 @@ class World:
     ready: int = 2
     load: float = 0.0
     silent: bool = False
+    ahead_s: float = 0.0
     manager: AutoscaleManager = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +75,7 @@ class World:
         return self.manager.step(
             Sight(
                 now_s=self.now_s,
+                wall_s=self.now_s + self.ahead_s,
                 generation=1,
                 plan=self.plan,
                 scale=self.run_dir.read_scale(),
@@ -144,6 +146,15 @@ def test_what_a_person_has_said_stays(run_dir: RunDir) -> None:
     assert world.wanted == 4
 
 
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_clock_that_jumps_is_no_load_and_no_quiet(run_dir: RunDir, jump_s: float) -> None:
+    world = World(run_dir, make_plan())
+    world.run(60, 10.0)
+    world.ahead_s = jump_s
+    world.run(50, 10.0)
+    assert world.wanted == 2
+
+
 def test_a_model_has_at_least_so_many(run_dir: RunDir) -> None:
     world = World(run_dir, make_plan(per_model=2))
     world.run(600, 0.1)
@@ -184,6 +195,24 @@ class TestZero:
         path.write_text(dumps(Asked(shard="m:a", count=1, time_s=900.0)))
         world = World(run_dir, make_plan(idle_s=30.0), ready=0)
         world.run(20)
+        assert world.wanted == 0
+        assert not path.exists()
+
+    @pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+    def test_it_wakes_also_for_a_router_whose_clock_differs(
+        self, run_dir: RunDir, ahead_s: float
+    ) -> None:
+        write_scale(run_dir, Scale(replicas={"m:a": 0}))
+        make_private_dir(run_dir.wake)
+        path = run_dir.wake / "m:a.json"
+        world = World(run_dir, make_plan(idle_s=30.0), ready=0, ahead_s=ahead_s)
+        for _ in range(2):  # a router repeats it
+            path.write_text(dumps(Asked(shard="m:a", count=1, time_s=world.now_s)))
+            world.step()
+        assert world.wanted == 1
+        # And when it does not any more, nobody waits.
+        world.ready = 1
+        world.run(100)
         assert world.wanted == 0
         assert not path.exists()
 

@@ -83,7 +83,8 @@ class Job:
 class Cluster(Slurm):
     """Slurm and the cells' controllers. ``refusals`` and ``unclear`` are raised by the next
     submits; of an unclear one the job exists all the same. ``silent``: Slurm gives no answer;
-    ``most``: it takes no more jobs than so many; ``limit_s``: the time limit that scripts have
+    ``jumped_s``: by how much the supervisor's host is ahead of Slurm's; ``most``: it takes no more
+    jobs than so many; ``limit_s``: the time limit that scripts have
     which do not give it in minutes."""
 
     now_s: float = 1_000_000.0
@@ -94,6 +95,7 @@ class Cluster(Slurm):
     unclear: list[Exception] = field(default_factory=list)
     lost: list[Exception] = field(default_factory=list)
     silent: bool = False
+    jumped_s: float = 0.0
     most: int | None = None
     limit_s: float | None = None
     forgets: bool = False
@@ -102,6 +104,9 @@ class Cluster(Slurm):
     scripts: dict[str, str] = field(default_factory=dict)
 
     def clock(self) -> float:
+        return self.now_s + self.jumped_s
+
+    def monotonic(self) -> float:
         return self.now_s
 
     # --- Slurm -------------------------------------------------------------------------------
@@ -378,6 +383,7 @@ class Site:
                 ask=self.ask,
                 calendar=CalendarWatch(self.cluster, self.cluster.clock).current,
                 clock=self.cluster.clock,
+                monotonic=self.cluster.monotonic,
             ),
             Actor(
                 run_dir=self.run_dir,

@@ -39,7 +39,8 @@ class Scaled(Site):
     busy_s = 0.0
 
     def managers(self) -> Sequence[Manager]:
-        return [Scaling(AutoscaleManager(run_dir=self.run_dir, ask=self.pages))]
+        manager = AutoscaleManager(run_dir=self.run_dir, ask=self.pages)
+        return [Scaling(manager, self.cluster.monotonic)]
 
     def pages(self, _run_dir: RunDir) -> Mapping[str, RouterPage]:
         text = f'exaslurm_router_busy_seconds_total{{model="pretend"}} {self.busy_s}\n'
@@ -117,3 +118,11 @@ def test_a_cell_that_fails_is_replaced_where_it_is_wanted(site: Scaled) -> None:
     site.cluster.finish(site.only("c000"), "NODE_FAIL")
     site.live(100, 9.0)
     assert site.cells() == ["c000.2", "c001"]
+
+
+def test_slurm_is_asked_though_the_clock_was_put_back(site: Scaled) -> None:
+    site.live(100, 1.0)
+    site.cluster.jumped_s = -3600.0
+    before = site.cluster.asked  # type: ignore[attr-defined]
+    site.live(60, 1.0)
+    assert site.cluster.asked > before  # type: ignore[attr-defined]
