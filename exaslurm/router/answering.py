@@ -146,8 +146,6 @@ class Answering(Call, ABC):
         elif state == SENT:
             head = connection.head
             if head is not None:
-                if self._hedge is not None:
-                    self._drop_hedge()
                 self._handle = connection
                 self._held = connection.body()
                 self._judge(connection, head)
@@ -311,6 +309,8 @@ class Answering(Call, ABC):
         self._after_begin(connection, relay)
 
     def _begin(self, head: AnswerHead) -> None:
+        if self._hedge is not None:
+            self._drop_hedge()
         self.state = PASSING
         self.status = head.status
         self.first_byte_s = time.monotonic()
@@ -385,11 +385,12 @@ class Answering(Call, ABC):
         self.state = WAITING
         self._try_another(refusal)
 
-    def _hedge_won(self, hedge: Hedge, connection: Connection, data: bytes) -> None:
+    def _hedge_won(self, hedge: Hedge, connection: Connection) -> None:
         """The second replica answers first."""
         self._let_go()
         self._adopt(hedge)
-        self.received(connection, data)
+        assert connection.head is not None
+        self._judge(connection, connection.head)
 
     def _hedge_lost(self) -> None:
         self._hedge = None
@@ -402,6 +403,10 @@ class Answering(Call, ABC):
         self.replica = hedge.target.ident
         self.sent_s = hedge.sent_s
         self.state = SENT
+        if hedge.connection is not None:  # the beginning of its answer is there
+            self._handle = hedge.connection
+            self._held = hedge.held
+            self.state = HOLDING
         hedge.hand_to(self)
 
     def _drop_hedge(self) -> None:

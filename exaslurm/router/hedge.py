@@ -1,7 +1,7 @@
 """A second replica for a request whose first one is slow to answer.
 
-It costs work twice, so it is off unless asked for. Whichever begins to answer first is the one; the
-other is told to stop.
+It costs work twice, so it is off unless asked for. Whichever has something to pass on first is the
+one; the other is told to stop. The head of a stream is nothing yet: vLLM sends it at once.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from exaslurm.router.events import cut, is_engine_error
 from exaslurm.router.heads import AnswerHead
 from exaslurm.router.table import Table, Target
 from exaslurm.router.upstream import Connection, Loss, Receiver, Request
@@ -18,18 +19,21 @@ class Hedge:
     """The second attempt of a request, as long as it has not become the only one.
 
     ``won`` is called with this hedge when its replica begins to answer well, ``lost`` when it will
-    not: once, one of them.
+    not: once, one of them. ``held`` is what has come of the body, by ``connection`` (None: not even
+    the head is there).
     """
 
     def __init__(
         self,
         target: Target,
         table: Table,
-        won: Callable[[Hedge, Connection, bytes], None],
+        won: Callable[[Hedge, Connection], None],
         lost: Callable[[], None],
     ) -> None:
         self.target = target
         self.request: Request | None = None
+        self.connection: Connection | None = None
+        self.held = b""
         self.sent_s = time.monotonic()
         self._table = table
         self._won = won
@@ -45,12 +49,22 @@ class Hedge:
         """An answer arrives."""
         if self._receiver is not None:
             self._receiver.received(connection, data)
-        elif connection.head is not None:
-            if connection.head.status < 500 and connection.head.status != 401:
-                self._won(self, connection, data)
-            else:
-                self.drop(healthy=False)
-                self._lost()
+            return
+        head = connection.head
+        if head is None:
+            return
+        self.connection = connection
+        self.held += connection.body()
+        if head.events and not connection.done and cut(self.held) == 0:
+            return
+        good = head.status < 500 and head.status != 401
+        if good and head.events:
+            good = bool(self.held) and not is_engine_error(self.held)
+        if good:
+            self._won(self, connection)
+        else:
+            self.drop(healthy=False)
+            self._lost()
 
     def lost(self, reason: str, loss: Loss) -> None:
         """No answer will come."""

@@ -25,7 +25,7 @@ from exaslurm.router import protocol
 from exaslurm.router.breaker import FIRST_WAIT_S
 from exaslurm.router.upstream import Connection, Endpoint, Upstream
 from tests.tools.callers import SMALL, STREAM, request
-from tests.tools.farm import farm_of
+from tests.tools.farm import DONE, END, EVENT, STREAM_HEAD, Peer, chunk, farm_of
 from tests.tools.farm import plain as raw_answer
 from tests.tools.fleet import Engine, Router, engines, wait_for
 from tests.tools.rawengine import OK, RawEngine
@@ -373,6 +373,65 @@ def test_a_slow_answer_is_asked_for_twice_if_that_is_wanted(make_router: MakeRou
         wait_for(lambda: slow.running == 0)
         assert breakers(router) == {"c000-r0000": "closed", "c000-r0001": "closed"}
         assert metric(router, r'outstanding\{model="chat"\}') == 0
+
+
+def hedged(router: Router, first: Callable[[Peer], None], second: Callable[[Peer], None]) -> str:
+    """What a streamed request that goes to two engines is answered."""
+    order = iter((first, second))
+    with farm_of(2, lambda peer: next(order)(peer)) as farm:
+        router.replace(*farm.replicas())
+        answer = ask(router, stream=True)
+        assert answer.status_code == 200
+        wait_for(lambda: sum(farm.running.values()) == 0)
+        assert sum(farm.taken.values()) == 2
+    wait_for(lambda: metric(router, r'outstanding\{model="chat"\}') == 0)
+    return answer.text
+
+
+def words(number: str) -> bytes:
+    return chunk(EVENT.replace(b"word", number.encode()) + DONE) + END
+
+
+def test_a_stream_s_head_alone_is_no_answer(make_router: MakeRouter) -> None:
+    def first(peer: Peer) -> None:
+        peer.write(STREAM_HEAD)
+        peer.later(1.0, lambda: peer.answer(words("first")))
+
+    def second(peer: Peer) -> None:
+        peer.write(STREAM_HEAD)
+        peer.later(30.0, lambda: peer.answer(words("second")))
+
+    text = hedged(make_router(hedge_after_s=0.3), first, second)
+    assert "first" in text
+    assert "second" not in text
+
+
+def test_a_stream_that_has_begun_is_not_answered_by_another_one(make_router: MakeRouter) -> None:
+    def first(peer: Peer) -> None:
+        peer.write(STREAM_HEAD)
+        peer.later(1.0, lambda: peer.write(chunk(EVENT)))
+        peer.later(2.0, lambda: peer.answer(words("first")))
+
+    def second(peer: Peer) -> None:
+        peer.later(1.0, lambda: peer.answer(STREAM_HEAD + words("second")))
+
+    text = hedged(make_router(hedge_after_s=0.3), first, second)
+    assert text.count("[DONE]") == 1
+
+
+def test_the_second_engine_s_answer_counts_though_the_first_refuses(
+    make_router: MakeRouter,
+) -> None:
+    def first(peer: Peer) -> None:
+        peer.later(1.0, lambda: peer.answer(raw_answer(b"{}", 503)))
+
+    def second(peer: Peer) -> None:
+        peer.write(STREAM_HEAD + chunk(EVENT)[:20])
+        peer.later(1.5, lambda: peer.answer(chunk(EVENT)[20:] + words("second")))
+
+    text = hedged(make_router(hedge_after_s=0.3), first, second)
+    assert "word" in text
+    assert "second" in text
 
 
 def test_connections_end_with_their_replica(make_router: MakeRouter) -> None:
