@@ -23,7 +23,7 @@ from exaslurm.supervisor.model import (
     Turn,
     World,
 )
-from exaslurm.supervisor.timing import lead_s, next_try_s
+from exaslurm.supervisor.timing import lead_s, next_try_s, over_s
 
 # Routers read the registry every 2 s and ask cells every second: after this time they know that a
 # cell serves, or that another one drains.
@@ -32,6 +32,9 @@ LEARN_S = 6.0
 IDLE_S = 15.0
 # What a cell needs to end after its engines have.
 ENDING_S = 60.0
+# A job that Slurm ends for longer than that waits for a node that does not answer, or on which a
+# process does not die: that may take hours, and nothing of it will ever serve.
+STUCK_S = 60.0
 # Nodes that Slurm still counts do not come back after this; engines may be restarting for longer.
 NODES_SHORT_S = 60.0
 # A job that has not started after this may not start soon.
@@ -65,7 +68,7 @@ class _Cell:
         self.cell = cell
         self.now_s = now_s
         self.live = [turn for turn in cell.turns if turn.is_live]
-        self.staying = [turn for turn in self.live if turn.drain_s is None]
+        self.staying = [turn for turn in self.live if _stays(turn, now_s)]
         self.lanes = [_Lane(world, cell, number, every, now_s) for number in cell.lanes]
         self.unresolved = [t for t in cell.turns if t.record in ("intent", "ambiguous")]
 
@@ -110,11 +113,11 @@ class _Cell:
         """For how long nothing of the cell has served; None if something does, or never did."""
         served = [turn for turn in self.cell.turns if turn.served_s is not None]
         ends = [
-            min(at_s for at_s in (turn.drain_s, turn.ended_s) if at_s is not None)
+            min(at_s)
             for turn in served
-            if turn.drain_s is not None or turn.ended_s is not None
+            if (at_s := [s for s in (turn.drain_s, over_s(turn)) if s is not None])
         ]
-        if not ends or any(turn.is_live and turn.drain_s is None for turn in served):
+        if not ends or any(turn.is_live and _stays(turn, self.now_s) for turn in served):
             return None
         return max(0.0, self.now_s - max(ends))
 
@@ -196,7 +199,7 @@ class _Lane:
         self.note: str | None = None
         self.turns = [turn for turn in cell.turns if turn.generation == number]
         live = [turn for turn in self.turns if turn.is_live]
-        self.staying = [turn for turn in live if turn.drain_s is None]
+        self.staying = [turn for turn in live if _stays(turn, now_s)]
         self.served = [turn for turn in self.staying if turn.served_s is not None]
         self.newcomers = [turn for turn in self.staying if turn.served_s is None]
 
@@ -324,7 +327,7 @@ class _Lane:
                 return f"generation {self.generation} is wanted"
             if last is None:
                 return "it has no job"
-            return f"{last.name} {_ended(last)}" if not last.is_live else f"{last.name} drains"
+            return f"{last.name} {_ended(last)}"
         turn = self.served[-1]
         if turn.notice_s is not None:
             return f"Slurm has warned {turn.name} that it will end"
@@ -359,7 +362,15 @@ def _serves(turn: Turn, world: World, now_s: float) -> bool:
     return turn.serving or (late and turn.short_since_s is None)
 
 
+def _stays(turn: Turn, now_s: float) -> bool:
+    """Whether a job was not told to go, and may go on."""
+    since_s = turn.ending_since_s
+    return turn.drain_s is None and (since_s is None or now_s - since_s <= STUCK_S)
+
+
 def _ended(turn: Turn) -> str:
+    if turn.is_live:
+        return "drains" if turn.drain_s is not None else "ends, which takes Slurm long"
     if turn.failure is not None:
         return f"failed: {turn.failure}"
     return f"has ended ({turn.end})" if turn.end else "has ended"

@@ -32,6 +32,7 @@ class Turn:
     heard before is not. ``notice_s``: when Slurm warned of its end. ``failure``: why it says that
     it cannot serve. ``asked_by``: who asked for a successor (``asked_s``). ``shards``: those of
     which it has ready replicas. ``suspended_since_s``: since when Slurm has suspended it.
+    ``ending_since_s``: since when all that Slurm does with it is to end it.
     ``relimit``: the time limit that it should have instead, while it waits; ``limited_by``: the
     maintenance that it was made shorter for.
     """
@@ -69,6 +70,7 @@ class Turn:
     ends_for: str | None = None
     shards: frozenset[str] = frozenset()
     suspended_since_s: float | None = None
+    ending_since_s: float | None = None
     relimit: Relimited | None = None
     limited_by: str | None = None
 

@@ -339,6 +339,7 @@ class Observer:
         turn = dataclasses.replace(
             turn,
             suspended_since_s=self._note(turn, "suspended", suspended),
+            ending_since_s=self._note(turn, "ending", state is None and _only_ends(job)),
             reason=job.reason if job is not None and known == "pending" else "",
             notice_s=_notice(generation, cell, turn),
         )
@@ -424,6 +425,13 @@ def _job_state(item: Submission, job: JobInfo | None, state: CellState | None) -
     if job.is_running:
         return "running"
     return "pending" if job.is_pending else "unknown"
+
+
+def _only_ends(job: JobInfo | None) -> bool:
+    """Whether nothing of a job runs any more that Slurm still counts: it waits for its nodes."""
+    parts = job.components if job is not None and job.is_running else ()
+    over = {"COMPLETING"} | states.FINISHED
+    return bool(parts) and all(part.state in over for part in parts)
 
 
 def _too_few_nodes(cell: CellPlan, state: CellState) -> bool:

@@ -57,6 +57,11 @@ def lead_s(turn: Turn, turns: Sequence[Turn], poll_s: float) -> float:
     return min(max(wanted, min(LEAD_FLOOR_S, limit_s / 2)), limit_s)
 
 
+def over_s(turn: Turn) -> float | None:
+    """When a job ended, or Slurm began to end it; None if it has not come to that."""
+    return turn.ending_since_s if turn.is_live else turn.ended_s
+
+
 def failures(turns: Sequence[Turn]) -> int:
     """How many of a cell's newest jobs failed in a row. One that was replaced, ran to its limit or
     served for long did not."""
@@ -64,7 +69,8 @@ def failures(turns: Sequence[Turn]) -> int:
     for turn in reversed(turns):
         if turn.record == "refused":
             continue
-        if turn.is_live or turn.ended_s is None or not _failed(turn, turn.ended_s):
+        ended_s = over_s(turn)
+        if ended_s is None or not _failed(turn, ended_s):
             break
         count += 1
     return count
@@ -84,7 +90,7 @@ def next_try_s(turns: Sequence[Turn]) -> float:
     """
     due_s = -math.inf
     count = failures(turns)
-    ends = [turn.ended_s for turn in turns if turn.ended_s is not None]
+    ends = [ended_s for turn in turns if (ended_s := over_s(turn)) is not None]
     if count > 1:
         due_s = max(ends) + _doubled(RETRY_S, count - 2, MOST_RETRY_S)
     newest = turns[-1] if turns else None

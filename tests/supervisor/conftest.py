@@ -74,6 +74,7 @@ class Job:
     busy: int = 0
     node: str = "c1"
     suspended: bool = False
+    stuck: bool = False
     ready: int = 1
     replicas: int = 1
     targets: Mapping[str, int] | None = None
@@ -178,6 +179,20 @@ class Cluster(Slurm):
     def _info(self, job: Job) -> JobInfo:
         if job.end is not None and self.forgets:
             return gone(job.id)
+        if job.stuck:
+            part = ComponentInfo(
+                id=job.id, offset=0, state="COMPLETING", reason="", nodes=(job.node,)
+            )
+            return JobInfo(
+                id=job.id,
+                name=job.name,
+                state="COMPLETING",
+                reason="",
+                nodes=part.nodes,
+                start_s=job.start_s,
+                end_s=self.now_s,
+                components=(part,),
+            )
         state = job.end or ("RUNNING" if self.now_s >= job.start_s else "PENDING")
         running = state == "RUNNING"
         if running and job.suspended:

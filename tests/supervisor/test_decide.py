@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from exaslurm.core.turns import cell_of, turn_of
 from exaslurm.supervisor import decide as rules
 from exaslurm.supervisor import timing
-from exaslurm.supervisor.decide import IDLE_S, LEARN_S, NODES_SHORT_S, SILENT_S, decide
+from exaslurm.supervisor.decide import (
+    IDLE_S,
+    LEARN_S,
+    NODES_SHORT_S,
+    SILENT_S,
+    STUCK_S,
+    decide,
+)
 from exaslurm.supervisor.model import (
     Cancel,
     CellView,
@@ -236,6 +243,26 @@ def test_an_old_one_that_still_waits_is_taken_back() -> None:
 def test_a_successor_that_dies_is_followed_while_the_old_one_drains() -> None:
     old = turn(drain_s=NOW_S - 5, draining=True)
     assert effects(old, ended(2, served=True, served_s=NOW_S - 30)) == ["submit c000.3"]
+
+
+def test_one_that_slurm_does_not_get_rid_of_is_not_waited_for() -> None:
+    """A node that hangs keeps its job COMPLETING until somebody reboots it."""
+    silent: dict[str, object] = {"heard": False, "ready": 0, "serving": False}
+    for make in (turn, coming):
+        new = make(1, **silent, ending_since_s=NOW_S - STUCK_S)
+        assert effects(new) == []
+        stuck = replace(new, ending_since_s=NOW_S - STUCK_S - 1)
+        assert effects(stuck) == ["submit c000.2"]
+        assert "c000 ends, which takes Slurm long" in note(stuck, refused(1, ago_s=1))
+        assert effects(stuck, coming()) == []
+    # One that never served has failed: the next ones are tried less and less often.
+    stuck = coming(1, **silent, ending_since_s=NOW_S - STUCK_S - 1)
+    again = coming(2, **silent, ending_since_s=NOW_S - STUCK_S - 1)
+    assert failures([stuck, again, again]) == 3
+    assert next_try_s([stuck, again, again]) > NOW_S - STUCK_S
+    assert effects(turn(1, **silent, ending_since_s=NOW_S - 70), turn(2, served_s=None)) == [
+        "remember c000.2"
+    ]
 
 
 # --- tries --------------------------------------------------------------------------------------

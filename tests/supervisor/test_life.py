@@ -229,6 +229,21 @@ def test_a_suspended_cell_is_replaced(site: Site) -> None:
     assert site.cluster.serving("c000")
 
 
+@pytest.mark.parametrize("after_s", [30, 100])
+def test_a_job_on_a_node_that_hangs_is_replaced(site: Site, after_s: float) -> None:
+    """Slurm counts it until somebody reboots the node, whether it has served or not."""
+    site.run(after_s)
+    job = site.only("c000")
+    site.cluster.finish(job, "NODE_FAIL")
+    job.stuck = True
+    site.run(150)
+    assert site.cluster.serving("c000")[0].turn == "c000.2"
+    assert site.turns()["c000"].state == "submitted"
+    job.stuck = False
+    site.run(20)
+    assert site.turns()["c000"].state == "stopped"
+
+
 def test_a_warned_cell_is_drained_where_others_serve_the_same(site: Site) -> None:
     """Preemption: both cells serve the same shard, so the warned one takes nothing new."""
     site.run(60)
