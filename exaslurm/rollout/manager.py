@@ -22,7 +22,7 @@ from exaslurm.rollout.routers import Said, ask_routers
 from exaslurm.rollout.trouble import Job, Troubles
 from exaslurm.rundir import RunDir
 from exaslurm.submit.lock import deployment_lock
-from exaslurm.submit.records import add_history, write_desired
+from exaslurm.submit.records import add_history, write_desired, write_scale
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,21 @@ class RolloutManager:
             if shares(after, canary) != canary:
                 records.write_canary(self.run_dir, shares(after, canary))
             if after.state == "done":
+                self._give_up_scaling(rollout, sight.plans)
                 write_desired(self.run_dir, run=True, generation=after.candidate)
             if after != rollout:  # last of all: until then, all of it is done again
                 records.write_rollout(self.run_dir, after)
         return True
+
+    def _give_up_scaling(self, rollout: Rollout, plans: Mapping[int, Plan]) -> None:
+        """Where nothing is scaled automatically any more, all that is planned is wanted again, but
+        for what a person has said: else it stayed what there was to do for last."""
+        before, after = plans[rollout.stable].autoscale, plans[rollout.candidate].autoscale
+        scale = self.run_dir.read_scale()
+        if before is None or after is not None or scale is None:
+            return
+        said = {name: scale.replicas[name] for name in scale.fixed if name in scale.replicas}
+        write_scale(self.run_dir, replace(scale, replicas=said) if said else None)
 
     # --- what is seen --------------------------------------------------------------------------
 

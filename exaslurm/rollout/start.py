@@ -135,6 +135,13 @@ def rollback(
                 remedy=f"'exaslurm history {run_dir.deployment}' shows its generations; "
                 "'--to N' brings one of them back",
             )
+        if desired is None or desired.generation != found.candidate:
+            raise DeploymentError(
+                f"there is nothing to take back: {run_dir.deployment} was submitted anew since its "
+                f"last rollout (to generation {found.candidate})",
+                remedy=f"'exaslurm history {run_dir.deployment}' shows its generations; "
+                "'--to N' brings one of them back",
+            )
         to = found.stable
     generation = run_dir.generation(to)
     plan = read_plan(generation) if to in run_dir.generations() else None

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from exaslurm.api.deployment import Deployment
 from exaslurm.core.canary import Canary
 from exaslurm.core.codec import dumps
+from exaslurm.core.scale import Scale
 from exaslurm.errors import DeploymentError, SubmitRejected, UserError
 from exaslurm.rollout.records import read_canary, read_figures
 from exaslurm.rollout.start import PolicyOptions, rollback
-from exaslurm.submit.records import write_desired
+from exaslurm.submit.records import write_desired, write_scale
 from exaslurm.submit.stop import stop
 from exaslurm.submit.submit import submit
 from tests.rollout.conftest import NEW_SPEC, QUICK, Rolled, verbs
 from tests.supervisor.conftest import SPEC
+from tests.supervisor.test_scaling import SCALED
 
 
 def test_a_good_one_goes_to_all(rolled: Rolled) -> None:
@@ -271,6 +274,19 @@ def test_nothing_to_take_back(rolled: Rolled) -> None:
         rollback(rolled.run_dir, to=9, environ=rolled.environ, slurm=rolled.cluster)
 
 
+def test_a_rollout_of_before_it_was_submitted_anew_is_not_taken_back(rolled: Rolled) -> None:
+    rolled.begin()
+    rolled.until("done")
+    stop(rolled.run_dir, environ=rolled.environ, slurm=rolled.cluster)
+    path = rolled.directory / "third.yaml"
+    path.write_text(NEW_SPEC.replace("blue", "red"))
+    submit(path, environ=rolled.environ, slurm=rolled.cluster)
+    with pytest.raises(DeploymentError, match="was submitted anew since its last rollout"):
+        rollback(rolled.run_dir, environ=rolled.environ, slurm=rolled.cluster)
+    back = rollback(rolled.run_dir, to=2, environ=rolled.environ, slurm=rolled.cluster)
+    assert (back.rollout.stable, back.rollout.candidate) == (3, 4)
+
+
 # --- stop and submit ------------------------------------------------------------------------------
 
 
@@ -346,6 +362,22 @@ def test_scaled_away_on_the_way(rolled: Rolled) -> None:
     while rolled.rollout.state != "done":
         rolled.run(10)
     assert rolled.live() == ["c000.2"]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_over_to_a_spec_that_is_not_scaled(tmp_path: Path, fixed: bool) -> None:
+    """What was wanted for the load of that moment is not what is wanted for ever."""
+    site = Rolled(tmp_path, spec=SCALED)
+    site.run(100)
+    names = ("pretend:base",) if fixed else ()
+    write_scale(site.run_dir, Scale(replicas={"pretend:base": 1}, fixed=names))
+    assert site.live() == ["c000"]
+    site.begin()
+    while site.rollout.state != "done":
+        site.run(10)
+    site.run(100)
+    assert len(site.live()) == (1 if fixed else 2)
+    assert {item.generation for item in site.turns().values() if item.state == "submitted"} == {2}
 
 
 def test_from_python(rolled: Rolled, monkeypatch: pytest.MonkeyPatch) -> None:
