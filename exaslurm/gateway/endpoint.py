@@ -82,12 +82,15 @@ def _change(
 def _lock(path: Path) -> Iterator[None]:
     """Go on without it where it is not to be had in time: over NFS, a host that died may hold it
     for ever. Whoever is left out of the list then enters itself again."""
+    trouble = None
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(file_lock(path, timeout_s=_LOCK_S))
         except StateError as error:
-            log.warning("going on without the lock: %s", error)
+            trouble = error
         yield
+    if trouble is not None:  # where nothing can be written, that is told by the file itself
+        log.warning("going on without the lock: %s", trouble)
 
 
 def _same(one: RouterAddress, other: RouterAddress) -> bool:

@@ -71,16 +71,25 @@ def _take(step: Step) -> tuple[str | None, str | None]:
 
 class Listed:
     """Keeps the router in ``endpoint.json``. Lost from the list (a damaged file was replaced), it
-    is entered again. No file at all means that the directory is being removed."""
+    is entered again. Once it was ``entered``, no file at all means that the directory is being
+    removed."""
 
     def __init__(self, run_dir: RunDir, own: RouterAddress) -> None:
         self._run_dir = run_dir
         self.own = own
         self.wanted = True
+        self.entered = False
+
+    def enter(self) -> None:
+        """StateError if that cannot be."""
+        publish(self._run_dir, self.own)
+        self.entered = True
 
     def __call__(self) -> str | None:
-        if self.wanted and self._run_dir.endpoint.exists() and not self._is_listed():
-            publish(self._run_dir, self.own)
+        if self.wanted and (not self.entered or self._run_dir.endpoint.exists()):
+            if not self._is_listed():
+                self.enter()
+            self.entered = True
         return None
 
     def _is_listed(self) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from exaslurm.errors import ExaslurmError
+from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.gateway.address import advertised_url, is_loopback
-from exaslurm.gateway.endpoint import own_address, publish, withdraw
+from exaslurm.gateway.endpoint import own_address, withdraw
 from exaslurm.gateway.follow import Listed, Step, Wanted
 from exaslurm.gateway.listeners import Listeners, inode_of, remove_unix
 from exaslurm.gateway.service import Service
@@ -65,10 +65,14 @@ class Known:
             self._listed.own = replace(self._listed.own, certificate=self._certificate.leaf)
 
     async def publish(self, files: IoThread) -> None:
-        """Enter ``endpoint.json``. StateError if that cannot be."""
-        run_dir = self._service.run_dir
-        if run_dir is not None and self._listed is not None:
-            await files.run(publish, run_dir, self._listed.own, timeout_s=_FILE_TIMEOUT_S)
+        """Enter ``endpoint.json``. A file system that is full, or cannot be written to, is no
+        reason not to serve: then this is tried again every second (see ``steps``)."""
+        if self._listed is None:
+            return
+        try:
+            await files.run(self._listed.enter, timeout_s=_FILE_TIMEOUT_S)
+        except StateError as error:
+            log.warning("serving, though not entered in endpoint.json: %s", error)
 
     def announce(self) -> None:
         """Tell who started it where it listens."""
@@ -95,6 +99,8 @@ class Known:
         if run_dir is None or self._listed is None or not self._listed.wanted:
             return
         self._listed.wanted = False
+        if not self._listed.entered:
+            return
         try:
             await files.run(withdraw, run_dir, self._listed.own, timeout_s=_FILE_TIMEOUT_S)
         except ExaslurmError as error:

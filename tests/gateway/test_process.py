@@ -150,6 +150,25 @@ def test_dead_routers_leave_the_list_and_lost_entries_come_back(
     assert elsewhere in read_endpoint(run_dir).routers
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_serves_though_it_cannot_make_itself_known(
+    run_dir: RunDir, start: Callable[..., Gateway], workers: int
+) -> None:
+    """As where the disk is full, or the run directory may only be read."""
+    key = add_key(run_dir, "tester")
+    run_dir.endpoint.mkdir()
+    with engines(()) as (engine,):
+        publish_engine(run_dir, engine)
+        gateway = start("--workers", workers)
+        wait_for(lambda: ask(gateway, key).status_code == 200)
+        assert "not entered in endpoint.json" in gateway.said
+        run_dir.endpoint.rmdir()
+        wait_for(lambda: [one.url for one in read_endpoint(run_dir).routers] == [gateway.url])
+        gateway.process.terminate()
+        assert gateway.end() == 0
+    assert not read_endpoint(run_dir).routers
+
+
 @pytest.mark.parametrize(
     ("spoil", "code", "words"),
     [
