@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from exaslurm.core.submission import RouterAddress
 from exaslurm.errors import NotReadyError
 from exaslurm.rundir import RunDir
-from exaslurm.status.routers import is_loopback
 from exaslurm.util.process import is_alive
+from exaslurm.util.reach import is_loopback, is_reached
 
 
 def find_endpoint(run_dir: RunDir) -> list[RouterAddress]:
@@ -33,11 +33,12 @@ def reachable_endpoint(run_dir: RunDir) -> RouterAddress:
     """The router to use from this host. NotReadyError if there is none, or if it listens on the
     loopback address of another host."""
     router = find_endpoint(run_dir)[0]
-    if router.host != socket.gethostname() and is_loopback(router.url):
+    if not is_reached(router.url, router.host, socket.gethostname()):
+        tunnel = ssh_line(router)
+        other = f", or open a tunnel ({tunnel}) and give --url {router.url}/v1" if tunnel else ""
         raise NotReadyError(
             f"the router of {run_dir.deployment} listens on {router.host} only",
-            remedy=f"do this on {router.host}, or open a tunnel ({ssh_line(router)}) and give "
-            f"--url {router.url}/v1",
+            remedy=f"do this on {router.host}{other}",
         )
     return router
 
@@ -45,9 +46,7 @@ def reachable_endpoint(run_dir: RunDir) -> RouterAddress:
 def routers_in_reach(run_dir: RunDir) -> list[RouterAddress]:
     """Those routers that this host can ask: its own, and others that listen for all."""
     here = socket.gethostname()
-    return [
-        router for router in _listed(run_dir) if router.host == here or not is_loopback(router.url)
-    ]
+    return [router for router in _listed(run_dir) if is_reached(router.url, router.host, here)]
 
 
 def _listed(run_dir: RunDir) -> list[RouterAddress]:

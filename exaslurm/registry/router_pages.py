@@ -14,7 +14,7 @@ from exaslurm.core.submission import RouterAddress
 from exaslurm.keys.secrets import read_secret
 from exaslurm.rundir import RunDir
 from exaslurm.util.process import is_alive
-from exaslurm.util.reach import connect
+from exaslurm.util.reach import connect, is_reached
 
 _TIMEOUT_S = 5.0
 _AT_ONCE = 8
@@ -33,8 +33,8 @@ class RouterPage:
 
 
 def router_pages(run_dir: RunDir) -> dict[str, RouterPage]:
-    """The ``/metrics`` of all routers that are on record and may live, by router. StateError if the
-    record or the key cannot be read."""
+    """The ``/metrics`` of all routers that are on record and may live, by router; those that cannot
+    be reached from here give no answer. StateError if the record or the key cannot be read."""
     routers = [router for router in run_dir.read_routers() if _may_live(router)]
     if not routers:
         return {}
@@ -73,6 +73,8 @@ def _name(router: RouterAddress) -> str:
 
 
 def _page(router: RouterAddress, key: str) -> str | None:
+    if not is_reached(router.url, router.host, socket.gethostname()):
+        return None  # whoever listens there is not to be told the key
     try:
         connection = connect(
             router.url.rstrip("/"), certificate=router.certificate, timeout_s=_TIMEOUT_S

@@ -37,13 +37,14 @@ from exaslurm.status.model import (
     Source,
 )
 from exaslurm.status.rollouts import rollout_status, turns_to_show
-from exaslurm.status.routers import RouterView, ask_router, is_loopback
+from exaslurm.status.routers import RouterView, ask_router
 from exaslurm.status.scaling import wanted_cells, wanted_replicas
 from exaslurm.status.scaling import why_none as why_asleep
 from exaslurm.status.spread import spread_of
 from exaslurm.util.bounded import FILES_TIMEOUT_S, within
 from exaslurm.util.files import read_text
 from exaslurm.util.process import is_alive
+from exaslurm.util.reach import is_reached
 
 if TYPE_CHECKING:
     from exaslurm.slurm.client import Slurm
@@ -253,7 +254,7 @@ class Collector:
         return [
             ask_router(router, key, HTTP_TIMEOUT_S)
             for router in live
-            if router.host == self.hostname or not is_loopback(router.url)
+            if is_reached(router.url, router.host, self.hostname)
         ]
 
     # -- judgement -----------------------------------------------------------------------------

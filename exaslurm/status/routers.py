@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import json
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from exaslurm.core.submission import RouterAddress
 from exaslurm.util.reach import connect
@@ -35,14 +33,3 @@ def ask_router(router: RouterAddress, key: str, timeout_s: float) -> RouterView:
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return RouterView(url, None)
     return RouterView(url, usable)
-
-
-def is_loopback(url: str) -> bool:
-    """Whether an address can be reached from its own host only."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -31,6 +31,15 @@ def router(url: str, host: str = HERE, *, alive: bool = True, age: float = 1.0) 
     return RouterAddress(url=url, host=host, pid=pid, start_ticks=ticks, started_s=age)
 
 
+def test_a_socket_of_another_host_is_not_one_of_this(run_dir: RunDir) -> None:
+    listed = Endpoint(deployment="hello", routers=(router("unix:/tmp/r.sock", "login9"),))
+    write_atomic(run_dir.endpoint, dumps(listed))
+    with pytest.raises(NotReadyError, match="listens on login9 only") as caught:
+        reachable_endpoint(run_dir)
+    assert caught.value.remedy == "do this on login9"
+    assert routers_in_reach(run_dir) == []
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path) -> RunDir:
     made = RunDir(tmp_path / "hello")
