@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -175,10 +175,13 @@ class _Direct:
 
 async def _wish(request: Request) -> dict[str, Any]:
     raw = b""
-    async for part in request.stream():
-        raw += part
-        if len(raw) > _MAX_BODY_BYTES:
-            raise RequestError(413, f"the body is larger than {_MAX_BODY_BYTES} bytes")
+    try:
+        async for part in request.stream():
+            raw += part
+            if len(raw) > _MAX_BODY_BYTES:
+                raise RequestError(413, f"the body is larger than {_MAX_BODY_BYTES} bytes")
+    except ClientDisconnect:  # nobody reads this, and it is nothing for the log
+        raise RequestError(400, "the body is not whole") from None
     if not raw.strip():
         return {}
     try:

@@ -53,4 +53,5 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
         "param": param,
         "code": status,
     }
-    return json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps({"error": error}, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")  # what a client wrote may be half a surrogate

@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from exaslurm.router.errors import RequestError, error_body
 from exaslurm.router.exchange import MAX_WASTED_BYTES, Exchange
+from exaslurm.router.headers import new_request_id
 from exaslurm.router.heads import RequestHead
 from exaslurm.router.router import Router
 from exaslurm.router.routes import BY_PATH
@@ -135,6 +136,8 @@ class RouterProtocol(HttpToolsProtocol):
                 self._refuse(400, "this is not a valid HTTP request")
             return
         if self._in_head and not self._has_too_many_fields():
+            if not self._head_bytes:
+                self._waits_since_s = self.router.now_s  # however long it was idle before
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
@@ -372,6 +375,10 @@ class RouterProtocol(HttpToolsProtocol):
                     self._refuse(408, message)
             elif waits_s > self._patience_s():
                 self.transport.close()
+        elif self._current is None and waits_s > HEAD_TIMEOUT_S:
+            # A page, which reads some KB at most.
+            if self.cycle is self._page and self.cycle.more_body:
+                self.transport.close()
 
     def _patience_s(self) -> float:
         """How long the client may take to send a request."""
@@ -403,6 +410,7 @@ class RouterProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._page = cycle
+        self._waits_since_s = self.router.now_s
         super()._start_asgi_task(cycle, app)
 
     def _is_leaving(self) -> bool:
@@ -486,6 +494,7 @@ class RouterProtocol(HttpToolsProtocol):
             f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n"
             "content-type: application/json\r\n"
             f"content-length: {len(body)}\r\n"
+            f"x-request-id: {new_request_id().decode()}\r\n"
             "connection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)

@@ -103,6 +103,13 @@ async def test_an_address_and_a_token_for_it() -> None:
     assert claims.expires_at_s == said["expires_at"]
 
 
+async def test_a_field_whose_name_is_no_text() -> None:
+    async with client(Router(replica("r0"))) as http:
+        answer = await http.post("/v1/direct", content=b'{"\\ud800": 1}')
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "?"
+
+
 @pytest.mark.parametrize("wish", [None, {}, {"model": None}])
 async def test_without_wishes(wish: dict[str, Any] | None) -> None:
     router = Router(replica("r0"))

@@ -6,11 +6,13 @@ import contextlib
 import json
 import socket
 import time
+from collections.abc import Callable
 
 import httpx
 import pytest
 
 from exaslurm.router import protocol
+from exaslurm.router.direct import DirectSettings
 from tests.tools.fleet import Router
 
 BODY = json.dumps(
@@ -94,6 +96,7 @@ def test_noise_is_refused_in_openai_form(router: Router, raw: bytes) -> None:
     answer = talk(router, raw)
     assert status_of(answer) == 400
     assert message_of(answer) == "this is not a valid HTTP request"
+    assert b"\r\nx-request-id: " in answer
 
 
 def test_a_head_without_end_is_cut_off(router: Router) -> None:
@@ -124,6 +127,33 @@ def test_a_head_that_does_not_get_ready_is_not_waited_for(
     answer = talk(router, b"GET /health HTTP/1.1\r\n\r\n" + b"GET /health")
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert b"HTTP/1.1 408" in answer
+
+
+def test_the_time_for_a_head_begins_with_it(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 1.5)
+    asked = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", router.port), timeout=10) as sock:
+        sock.sendall(asked)
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        time.sleep(2.0)
+        sock.sendall(asked[:10])
+        time.sleep(0.4)  # the router looks meanwhile
+        sock.sendall(asked[10:])
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_page_does_not_wait_for_its_body_for_ever(
+    make_router: Callable[..., Router],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.2)
+    router = make_router(direct=DirectSettings(max_s=60))
+    asked = head(router, "Content-Length: 10").replace(b"/v1/chat/completions", b"/v1/direct")
+    assert talk(router, asked + b"{") == b""
+    assert "Traceback" not in caplog.text
 
 
 def test_idle_clients_and_long_bodies_are_left_alone(
