@@ -238,7 +238,7 @@ class Collector:
         urls = {
             name: record.state_url
             for name, record in disk.records.items()
-            if name in disk.submissions and self._may_live(disk.submissions[name])
+            if name in disk.submissions and self._may_be_asked(disk.submissions[name])
         }
         found = fetch_states(
             urls, disk.internal_key, timeout_s=HTTP_TIMEOUT_S, all_s=ALL_CELLS_TIMEOUT_S
@@ -246,7 +246,9 @@ class Collector:
         hashes = {plan.hash for plan in disk.plans.values()}
         return {name: state for name, state in found.items() if state.plan_hash in hashes}
 
-    def _may_live(self, submission: Submission) -> bool:
+    def _may_be_asked(self, submission: Submission) -> bool:
+        if submission.job_id == "local" and submission.host not in (None, self.hostname):
+            return False  # it listens on the loopback address there: here, that is anybody's
         return submission.state != "stopped" and self._job(submission).state not in judge.ENDED
 
     def _ask_routers(self, live: tuple[RouterAddress, ...], key: str) -> list[RouterView]:

@@ -194,6 +194,8 @@ class _Stop:
             return [target for target, taken in zip(targets, answers, strict=True) if taken]
 
     def _ask(self, target: _Target, key: str) -> bool:
+        if target.is_local and target.submission.host != self.hostname:
+            return False  # it listens on the loopback address there: here, that is anybody's
         path = self.run_dir.record(target.submission.cell)
         try:
             record = codec.loads(CellRecord, read_text(path), where=str(path))

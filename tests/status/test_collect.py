@@ -145,6 +145,15 @@ def test_a_local_cell_lives_as_long_as_its_process(made: Make) -> None:
     assert (status.phase, status.cells[0].job.state) == ("ended", "ENDED")  # type: ignore[union-attr]
 
 
+def test_the_loopback_address_of_another_host_is_not_asked(made: Make, controller: Any) -> None:
+    hello = made(layout="local")
+    hello.record(controller.url, True)
+    controller.state["c000"] = hello.state("serving", "ready")
+    hello.submit(job_id="local", pid=1, start_ticks=1, host="login9")
+    collect(hello.run_dir, None)
+    assert controller.asked == []
+
+
 def test_why_a_cell_ended_itself_is_the_first_cause(made: Make) -> None:
     hello = made(layout="local")
     hello.submit(job_id="local", pid=os.getpid(), start_ticks=1, host=socket.gethostname())

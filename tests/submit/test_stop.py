@@ -5,7 +5,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -16,6 +16,7 @@ from exaslurm.core.marker import BootstrapMarker
 from exaslurm.errors import DeploymentError, QueryFailed, StateError, SubmitAmbiguous, WaitTimeout
 from exaslurm.keys.secrets import read_secret
 from exaslurm.rundir import RunDir
+from exaslurm.submit.records import write_submission
 from exaslurm.submit.stop import stop
 from tests.submit.conftest import Desk
 
@@ -66,6 +67,18 @@ def publish(desk: Desk, cell: str, url: str) -> None:
         replicas=(),
     )
     desk.run_dir.record(cell).write_text(dumps(record))
+
+
+def test_the_loopback_address_of_another_host_is_not_asked(
+    desk: Desk, controller: Controller
+) -> None:
+    desk.submit()
+    item = replace(desk.record("c000"), job_id="local", host="login9", pid=1, start_ticks=1)
+    write_submission(desk.run_dir.generation(1), item)
+    publish(desk, "c000", controller.url)
+    with pytest.raises(WaitTimeout, match="process 1 on login9"):
+        stop(desk.run_dir, timeout_s=0.1, slurm=desk.queue)
+    assert controller.requests == []
 
 
 def test_stop_cancels_what_has_no_controller(desk: Desk) -> None:
