@@ -375,10 +375,18 @@ class RouterProtocol(HttpToolsProtocol):
                     self._refuse(408, message)
             elif waits_s > self._patience_s():
                 self.transport.close()
-        elif self._current is None and waits_s > HEAD_TIMEOUT_S:
-            # A page, which reads some KB at most.
-            if self.cycle is self._page and self.cycle.more_body:
-                self.transport.close()
+        elif waits_s > HEAD_TIMEOUT_S and self._is_page_without_body():
+            self.transport.close()
+
+    def _is_page_without_body(self) -> bool:
+        """Whether a page waits for the rest of its body, some KB at most."""
+        page = self._page
+        return (
+            page is not None
+            and page is self.cycle
+            and not page.response_complete
+            and page.more_body
+        )
 
     def _patience_s(self) -> float:
         """How long the client may take to send a request."""
