@@ -174,12 +174,12 @@ def _turn(run_dir: RunDir, live: Mapping[str, Submission], name: str) -> Submiss
 
 
 def _note(run_dir: RunDir, what: What, names: Sequence[str], why: str) -> None:
-    latest = run_dir.generations()[-1]
-    plan = records.read_plan(run_dir.generation(latest))
+    generation = run_dir.current()
+    plan = records.read_plan(generation) if generation is not None else None
     records.add_history(
         run_dir,
         "drain asked",
-        generation=latest,
+        generation=generation.number if generation is not None else 0,
         plan_hash=plan.hash if plan is not None else "",
         extra={what: ", ".join(names), "reason": why},
     )

@@ -176,12 +176,18 @@ def read_text(path: Path) -> str:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line; short lines of several writers do not mix (O_APPEND)."""
+    """Append one line; short lines of several writers do not mix (O_APPEND). What a full disk has
+    cut off is a line of its own."""
+    raw = line.rstrip("\n").encode() + b"\n"
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(path, flags, PRIVATE_FILE)
         try:
-            os.write(fd, line.rstrip("\n").encode() + b"\n")
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                raw = b"\n" + raw
+            if os.write(fd, raw) != len(raw):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(fd)
     except OSError as error:

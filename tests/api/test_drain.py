@@ -107,6 +107,15 @@ def test_the_cell_that_has_it_is_asked(made: Made) -> None:
     assert json.loads(line)["verb"] == "drain asked"
 
 
+def test_the_history_names_the_generation_that_runs(made: Made) -> None:
+    """Not a newer one that was taken back."""
+    made.run_dir.generation(2).make(("c000",))
+    api.drain(made.run_dir, "replica", ["c001-r0000"], environ=ENVIRON)
+    (line,) = made.run_dir.history.read_text().splitlines()
+    assert json.loads(line)["generation"] == 1
+    assert json.loads(line)["plan_hash"] == plans.make_plan().sealed().hash
+
+
 def test_a_node_and_how_long_it_is_done_without(made: Made) -> None:
     made.drain("node", "n2", excluded_s=60.0)
     ((url, asked),) = made.asked

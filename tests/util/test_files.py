@@ -80,6 +80,20 @@ def test_lines_are_appended(tmp_path: Path) -> None:
     assert mode(path) == 0o600
 
 
+def test_a_line_that_was_cut_off_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "history.jsonl"
+    files.append_line(path, "one")
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda fd, raw: write(fd, raw[:2]))
+        with pytest.raises(StateError, match="No space left"):
+            files.append_line(path, "two")
+    files.append_line(path, "three")
+    assert files.read_text(path).splitlines() == ["one", "tw", "three"]
+
+
 def test_errors_name_the_path(tmp_path: Path) -> None:
     missing = tmp_path / "no" / "file"
     for action in (
