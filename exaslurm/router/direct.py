@@ -26,7 +26,7 @@ from exaslurm.keys.token import MOST_S, Claims, TokenSigner
 from exaslurm.router.audit import Audit
 from exaslurm.router.choose import choose
 from exaslurm.router.errors import RequestError
-from exaslurm.router.table import Group, Target
+from exaslurm.router.table import Group, Table, Target
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,10 @@ class Grantor(Protocol):
     @property
     def wall_s(self) -> float:
         """The time (Unix seconds)."""
+
+    @property
+    def table(self) -> Table:
+        """Its replicas."""
 
     def authenticate(self, fields: Mapping[bytes, bytes]) -> KeyInfo:
         """Whose key the header fields show; RequestError."""
@@ -112,7 +116,7 @@ class _Direct:
         wish = await _wish(request)
         seconds = self._seconds(wish.get("seconds"))
         group = self._router.find_group(_model(wish.get("model")), key)
-        target, engine_key = self._pick(group)
+        target, engine_key = self._pick(group, key)
         replica = target.replica
         now_s = self._router.wall_s
         end_s = (
@@ -150,21 +154,27 @@ class _Direct:
             raise RequestError(400, message, param="seconds")
         return float(wanted)
 
-    def _pick(self, group: Group) -> tuple[Target, str]:
-        """A replica that others can reach, and the key of its engine."""
-        closed = [
-            (target, engine_key)
-            for target in group.closed
-            if (engine_key := target.replica.key or self._internal_key)
-            and target.replica.url.startswith("http://")
-        ]
-        picked = choose([target for target, _ in closed], (), self._rng)
-        if picked is None:
-            if group.usable:
-                message = f"no replica of {group.name!r} can be called directly now"
-                raise RequestError(503, message, headers={"Retry-After": "5"}, cause="direct")
-            raise self._router.no_answer(group, [], "", sent=False)
-        return picked, dict(closed)[picked]
+    def _pick(self, group: Group, key: KeyInfo) -> tuple[Target, str]:
+        """A replica that others can reach, and the key of its engine. The versions of a model have
+        their shares here, too."""
+        lanes = group.lanes
+        if len(lanes) > 1:
+            first = self._router.table.lane_of(group, key.name)
+            lanes = sorted(lanes, key=lambda lane: lane is not first)
+        for lane in lanes:
+            closed = {
+                target: engine_key
+                for target in lane.closed
+                if (engine_key := target.replica.key or self._internal_key)
+                and target.replica.url.startswith("http://")
+            }
+            picked = choose(list(closed), (), self._rng)
+            if picked is not None:
+                return picked, closed[picked]
+        if group.usable:
+            message = f"no replica of {group.name!r} can be called directly now"
+            raise RequestError(503, message, headers={"Retry-After": "5"}, cause="direct")
+        raise self._router.no_answer(group, [], "", sent=False)
 
     def _signer(self, key: str) -> TokenSigner:
         signer = self._signers.get(key)

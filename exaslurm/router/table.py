@@ -351,8 +351,7 @@ class Table:
             return None if target is None else (target, lane)
         if not lanes:
             return None
-        point = point_of(self._canary, group.name, key_name, self._rng)
-        first = lanes[pick_share(group.shares, point) if group.shares else 0]
+        first = self.lane_of(group, key_name)
         if first.closed:
             needed = self._needed(first, tokens)
             target = first.pick(now_s, tried, self._rng, keys, session, needed)
@@ -374,6 +373,12 @@ class Table:
             if target is not None:
                 return target, lane
         return None
+
+    def lane_of(self, group: Group, key_name: str) -> Lane:
+        """The lane that a request with this key falls to, by the shares of the versions. The group
+        has lanes."""
+        point = point_of(self._canary, group.name, key_name, self._rng)
+        return group.lanes[pick_share(group.shares, point) if group.shares else 0]
 
     @staticmethod
     def _needed(lane: Lane, tokens: int) -> int:

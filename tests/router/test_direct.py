@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 
+from exaslurm.core.canary import Canary
 from exaslurm.core.limits import MOST_DIRECT_S, Limits
 from exaslurm.engines.middleware import REPLICA_VARIABLE
 from exaslurm.keys.clients import KeyInfo
@@ -108,6 +109,15 @@ async def test_a_field_whose_name_is_no_text() -> None:
         answer = await http.post("/v1/direct", content=b'{"\\ud800": 1}')
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "?"
+
+
+async def test_versions_have_their_shares() -> None:
+    router = Router(replica("r0", version="old"), replica("r1", version="new"))
+    router.table.divide(Canary(weights={"chat": {"old": 100.0, "new": 0.0}}))
+    given = [(await grant(router, {"model": "chat"})).json()["replica"] for _ in range(10)]
+    assert set(given) == {"r0"}
+    router.table.update([replica("r0", version="old", ready=False), replica("r1", version="new")])
+    assert (await grant(router, {"model": "chat"})).json()["replica"] == "r1"
 
 
 @pytest.mark.parametrize("wish", [None, {}, {"model": None}])
