@@ -105,6 +105,8 @@ class Dialogue(asyncio.Protocol):
             raise NoAnswer(error.strerror or str(error), late=True) from None
         except OSError as error:
             raise NoAnswer(_words(error), ours=error.errno in _OURS) from None
+        except (ValueError, OverflowError) as error:  # no host's name, or no port's number
+            raise NoAnswer(str(error)) from None
         finally:
             self._connecting = None
 

@@ -273,11 +273,14 @@ class RegistryFollower:
             self._probe_now.clear()
             now_s = self._clock.monotonic()
             orphans = [cell for cell in self._cells.values() if cell.is_orphaned(now_s)]
-            await asyncio.gather(
-                *(probe(cell, item) for cell in orphans for item in cell.replicas.values())
-            )
-            if orphans:
-                self._publish()
+            try:
+                await asyncio.gather(
+                    *(probe(cell, item) for cell in orphans for item in cell.replicas.values())
+                )
+                if orphans:
+                    self._publish()
+            except Exception:  # this loop must not end: nobody else speaks for the replicas
+                log.exception("asking replicas themselves")
 
     def _publish(self) -> None:
         """Tell the listeners if anything is different."""

@@ -145,14 +145,15 @@ async def test_a_silent_or_confused_controller_changes_nothing(
         await until(lambda: _taking(follower) == [False])
 
 
+@pytest.mark.parametrize("nowhere", ["http://127.0.0.1:1", "http://a..b:1"])
 async def test_replicas_of_a_cell_that_is_gone_are_asked_themselves(
-    run_dir: RunDir, controller: Controller
+    run_dir: RunDir, controller: Controller, nowhere: str
 ) -> None:
     """Its head is dead and its lease is over: one replica answers, the other does not."""
     made = record(True, True, state_url="http://127.0.0.1:1", lease_s=0.1)
     alive, dead = made.replicas
     alive = dataclasses.replace(alive, url=controller.url)
-    dead = dataclasses.replace(dead, url="http://127.0.0.1:1")
+    dead = dataclasses.replace(dead, url=nowhere)
     write_record(run_dir, dataclasses.replace(made, replicas=(alive, dead)))
     async with following(run_dir) as follower:
         await until(lambda: _taking(follower) == [True, False])
