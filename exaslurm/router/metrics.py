@@ -6,11 +6,13 @@ exceeds the bounds is counted as ``other``.
 
 from __future__ import annotations
 
+import operator
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from exaslurm import __version__
-from exaslurm.router.call import CLIENT_LEFT, Call
+from exaslurm.router.call import CLIENT_LEFT, UNKNOWN_MODEL, Call
 from exaslurm.router.exposition import Family, Labels, Numbers, dump, render
 
 OTHER = "other"
@@ -55,6 +57,21 @@ class _Series:
         self.bytes_in = 0
         self.bytes_out = 0
         self.broken = 0
+
+    def add(self, other: _Series) -> None:
+        """What was counted there is counted here from now on."""
+        for status, count in other.statuses.items():
+            self.statuses[status] = self.statuses.get(status, 0) + count
+        for name in ("seconds", "first_bytes", "first_tokens"):
+            setattr(self, name, [*map(operator.add, getattr(self, name), getattr(other, name))])
+        self.seconds_s += other.seconds_s
+        self.first_byte_s += other.first_byte_s
+        self.first_token_s += other.first_token_s
+        self.prompt_tokens += other.prompt_tokens
+        self.completion_tokens += other.completion_tokens
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        self.broken += other.broken
 
 
 class Metrics:
@@ -113,11 +130,37 @@ class Metrics:
 
     def attempt_failed(self, call: Call) -> None:
         """The replica that a request was sent to did not do it; perhaps another one will."""
-        _count(self._failed_attempts, (call.model, call.version), (OTHER, ""))
+        key = (call.model, call.version)
+        _count(self._failed_attempts, key, (OTHER, ""), most=MAX_SERIES)
 
     def ejected(self) -> None:
         """A replica is left alone after failures."""
         self._ejections += 1
+
+    def retain(self, served: Collection[tuple[str, str]]) -> None:
+        """These served names and versions are there now. Versions come and go for as long as a
+        router lives: when half of the room is used, what was counted of those that are gone is
+        added up, or the next ones would have no figures of their own."""
+        models = {name for name, _ in served}
+
+        def heir(model: str, version: str) -> tuple[str, str]:
+            if (model, version) in served or model in (OTHER, UNKNOWN_MODEL):
+                return model, version
+            if model not in models:
+                return OTHER, ""
+            return model, OTHER if version else ""
+
+        if 2 * len(self._series) > MAX_SERIES:
+            for key, series in list(self._series.items()):
+                into = (key[0], *heir(*key[1:]))
+                if into != key:
+                    del self._series[key]
+                    self._series.setdefault(into, _Series()).add(series)
+        if 2 * len(self._failed_attempts) > MAX_SERIES:
+            before, self._failed_attempts = self._failed_attempts, {}
+            for name, count in before.items():
+                pair = heir(*name)
+                self._failed_attempts[pair] = self._failed_attempts.get(pair, 0) + count
 
     def watch(self, source: Callable[[], Iterable[Family]]) -> None:
         """Ask ``source`` for its figures, too, whenever somebody asks for all of them."""
@@ -289,10 +332,10 @@ def _status(status: int) -> str:
     return str(status) if status else OTHER
 
 
-def _count(counts: dict, key: object, other: object) -> None:  # type: ignore[type-arg]
+def _count(counts: dict[Any, int], key: object, other: object, *, most: int | None = None) -> None:
     if key in counts:
         counts[key] += 1
         return
-    if len(counts) >= MAX_WORDS:
+    if len(counts) >= (MAX_WORDS if most is None else most):
         key = other
     counts[key] = counts.get(key, 0) + 1

@@ -338,6 +338,9 @@ class Router:
 
     def _changed(self) -> None:
         self._weigher.retain(self.table.targets)
+        self.metrics.retain(
+            {(group.name, lane.version) for group in self.table.groups for lane in group.lanes}
+        )
         for group in self.table.groups:
             self.admission.capacity_changed(group.name, group.usable_count)
         if len(self.held):

@@ -169,6 +169,30 @@ class TestBounds:
         assert total(samples, "requests_total", model="other") == 40
         assert sum(name == "exaslurm_router_requests_total" for name, _ in samples) == 11
 
+    def test_versions_that_come_and_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "MAX_SERIES", 10)
+        metrics = Metrics(ROUTES)
+        metrics.watch(lambda: metrics.busy((), 0.0))
+        for number in range(50):
+            version = f"v{number}"
+            metrics.retain({("chat", version)})
+            metrics.begun += 1
+            metrics.done(call(model="chat", version=version, broken=True))
+            metrics.attempt_failed(call(model="chat", version=version))
+            samples = parsed(metrics.render())
+            assert total(samples, "requests_total", version=version) == 1
+            assert value(samples, "failed_attempts_total", model="chat", version=version) == 1
+            for name in ("requests_total", "failed_attempts_total", "broken_streams_total"):
+                assert total(samples, name, model="chat") == number + 1
+            assert value(samples, "busy_seconds_total", model="chat") == pytest.approx(
+                total(samples, "request_seconds_sum")
+            )
+            assert total(samples, "request_seconds_count") == number + 1
+            assert metrics.in_flight == 0
+        assert sum(name == "exaslurm_router_requests_total" for name, _ in samples) <= 7
+        metrics.retain({("other-model", "v1")})
+        assert total(parsed(metrics.render()), "requests_total") == 50
+
     def test_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MAX_WORDS", 5)
         metrics = Metrics(ROUTES)
