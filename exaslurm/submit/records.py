@@ -30,11 +30,14 @@ def read_submissions(
     *,
     damaged: Callable[[StateError], None] | None = None,
     must_exist: bool = False,
+    ended: dict[str, Submission] | None = None,
 ) -> dict[str, Submission]:
     """Records by cell, in the order of their names; empty if nothing was ever submitted, which is
     a StateError where ``must_exist``.
 
     What cannot be read is a StateError, or, where ``damaged`` is given, handed to it and left out.
+    ``ended`` holds those that are over, which do not change any more, from one call to the next:
+    of a deployment that lives for months there are thousands.
     """
     place = generation.submissions
     try:
@@ -49,8 +52,11 @@ def read_submissions(
         damaged(state_error("list", place, error))
         return {}
     paths = [place / name for name in names if name.endswith(".json") and name[0] != "."]
-    records = (_read_submission(path, damaged) for path in paths)
-    return {record.cell: record for record in records if record is not None}
+    over = {} if ended is None else ended
+    records = (over.get(path.stem) or _read_submission(path, damaged) for path in paths)
+    found = {record.cell: record for record in records if record is not None}
+    over.update({cell: record for cell, record in found.items() if record.state == "stopped"})
+    return found
 
 
 def _read_submission(path: Path, damaged: Callable[[StateError], None] | None) -> Submission | None:

@@ -52,12 +52,21 @@ def ask_controllers(urls: Mapping[str, str], key: str) -> dict[str, CellState]:
     return fetch_states(urls, key, timeout_s=_HTTP_TIMEOUT_S, all_s=_ALL_CELLS_S)
 
 
-def read_turns(run_dir: RunDir, generations: Iterable[int]) -> dict[str, Submission]:
+Ended = dict[int, dict[str, Submission]]
+"""By generation and turn, submissions whose jobs have ended, as they were read."""
+
+
+def read_turns(
+    run_dir: RunDir, generations: Iterable[int], ended: Ended | None = None
+) -> dict[str, Submission]:
     """Every submission of these generations, by turn. StateError if one of them cannot be read:
-    what is not known must not be taken for something that is not there."""
+    what is not known must not be taken for something that is not there. ``ended``: see
+    ``records.read_submissions``."""
     found: dict[str, Submission] = {}
     for number in sorted(generations):
-        found |= records.read_submissions(run_dir.generation(number), must_exist=True)
+        known = None if ended is None else ended.setdefault(number, {})
+        generation = run_dir.generation(number)
+        found |= records.read_submissions(generation, must_exist=True, ended=known)
     return found
 
 
@@ -98,6 +107,7 @@ class Observer:
         self._plans: dict[int, Plan] = {}
         # Generations of which nothing runs any more: the highest number of a turn, by cell.
         self._over: dict[int, dict[str, int]] = {}
+        self._ended: Ended = {}
         self._since: dict[tuple[str, str], float] = {}
         self._answer: tuple[dict[str, JobInfo], str | None] = {}, None
 
@@ -134,7 +144,7 @@ class Observer:
             return look
         submissions = {
             name: item
-            for name, item in read_turns(self._run_dir, numbers).items()
+            for name, item in read_turns(self._run_dir, numbers, self._ended).items()
             if _has_cell(plans[item.generation], name)
         }
         if ask_slurm:
@@ -196,7 +206,7 @@ class Observer:
     def _by_hand(self, wish: Wish, cell: str) -> bool:
         """Whether somebody has started the cell's script without ``submit``."""
         generation = self._run_dir.generation(wish.desired.generation)
-        return records.read_marker(generation, cell) is not None
+        return is_there(generation.bootstrap_marker(cell))
 
     def _generations(self, wish: Wish) -> list[int]:
         """Those that are wanted, and those of which something may still run."""

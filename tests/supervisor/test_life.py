@@ -13,10 +13,12 @@ from exaslurm.core.codec import dumps
 from exaslurm.core.submission import JobNotice
 from exaslurm.errors import StateError, SubmitAmbiguous, SubmitRejected
 from exaslurm.slurm.parse import gone
+from exaslurm.submit import records
 from exaslurm.submit.records import write_desired
 from exaslurm.submit.survey import SETTLED_S
 from exaslurm.supervisor.decide import decide
 from exaslurm.supervisor.model import Close, Submit
+from exaslurm.util.files import read_text
 from tests.supervisor.conftest import POLL_S, SPEC, Cluster, Site
 
 
@@ -317,6 +319,27 @@ def test_a_job_that_slurm_lost_and_that_serves_is_left_alone(site: Site) -> None
     site.run(100)
     assert turns(site)["c000"] == "submitted"
     assert len(site.cluster.book) == 2
+
+
+def test_what_is_over_is_not_read_again_and_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell has a new job each day, for months."""
+    site.run(100)
+    over = replace(site.turns()["c000"], state="stopped", ended_s=site.cluster.now_s, end="TIMEOUT")
+    for number in range(2, 40):
+        site.write(f"c001.{number}", replace(over, cell=f"c001.{number}"))
+    look = site.supervisor._observer.look
+    assert len(look().submissions) == 40
+    read: list[str] = []
+
+    def reading(path: Path) -> str:
+        read.append(path.stem)
+        return read_text(path)
+
+    monkeypatch.setattr(records, "read_text", reading)
+    assert len(look().submissions) == 40
+    assert read == ["c000", "c001"]
 
 
 def test_what_cannot_be_read_is_not_taken_for_absent(site: Site) -> None:
