@@ -371,7 +371,8 @@ class Answering(Call, ABC):
     def _write(self, data: bytes) -> None:
         self.moved_s = self._router.now_s
         self.bytes_out += len(data)
-        self._client.write(data)
+        write = self._client.write
+        write(data)
 
     # The end of an attempt.
 

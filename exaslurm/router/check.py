@@ -50,7 +50,10 @@ _OUTPUT_LIMITS = {
     RESPONSES: ("max_output_tokens",),
     MESSAGES: ("max_tokens",),
 }
-_ALL_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+# Of bodies that are not looked into otherwise. No other path makes tokens, whatever is asked for.
+_MORE_OUTPUT_LIMITS = dict.fromkeys(
+    ("/v1/chat/completions/batch", "/invocations"), ("max_completion_tokens", "max_tokens")
+)
 _Rule = Callable[[str, Mapping[str, Any], Any], None]
 _MEASURED = frozenset((int, float))
 _NOT_CONTENT = (int, float)  # and bool, which is an int
@@ -90,12 +93,16 @@ def check(route: str, data: Mapping[str, Any], max_model_len: int | None) -> Non
         _check_length(route, data, limits, max_model_len)
 
 
-def output_tokens(data: Mapping[str, Any]) -> int | None:
-    """How many tokens are asked for at most; None if the request does not say."""
-    for name in _ALL_LIMITS:
+def output_tokens(route: str, data: Mapping[str, Any]) -> int | None:
+    """How many tokens are asked for at most, read as vLLM reads it and never below 0; None if the
+    request does not say, or asks for none."""
+    for name in _OUTPUT_LIMITS.get(route) or _MORE_OUTPUT_LIMITS.get(route, ()):
         value = data.get(name)
-        if type(value) is int:
-            return value
+        if value is not None:
+            try:
+                return max(0, int(value))
+            except (ValueError, TypeError, OverflowError):
+                return None
     return None
 
 

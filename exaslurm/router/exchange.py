@@ -174,21 +174,18 @@ class Exchange(Answering):
             self._parts = None
         body = self._body
         route = self.route
-        seen = peek(route, head.form, body)
-        group = self._group = router.find_group(seen.model, self.key)
+        self._named, self.stream, data, prompt_at = peek(route, head.form, body)
+        group = self._group = router.find_group(self._named, self.key)
         self.model = group.name
-        self.stream = seen.stream
-        self._named = seen.model
-        data = seen.data
         tokens = 0
         if data is not None:
             if router.config.check:
                 check(route, data, group.longest)
             if self.key.tokens_per_min or len(body) > router.config.long_body_bytes:
-                tokens = self._tokens = floor_tokens(route, data) + (output_tokens(data) or 0)
+                tokens = self._tokens = floor_tokens(route, data) + (output_tokens(route, data) or 0)
         if router.by_prefix:
-            if seen.prompt_at:
-                self._keys = blocks(body, seen.prompt_at)
+            if prompt_at:
+                self._keys = blocks(body, prompt_at)
             if b"x-session-id" in fields:
                 self._session = xxh3_64_intdigest(fields[b"x-session-id"])
         if b"x-exaslurm-replica" in fields:

@@ -64,9 +64,12 @@ class Events:
 
     def chunk(self, data: bytes) -> bool:
         """See ``Connection.direct``: pass on a chunk in which there is nothing to be seen."""
-        if b"error" in data or b"[DONE]" in data or b'"usage"' in data:
+        # Faster than "in", which first takes the words for a number, and has that fail.
+        find = data.find
+        if find(b"error") >= 0 or find(b"[DONE]") >= 0 or find(b'"usage"') >= 0:
             return False
-        self._write(data)
+        write = self._write
+        write(data)
         return True
 
     def broken(self, message: str) -> bool:

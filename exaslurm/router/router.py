@@ -45,6 +45,40 @@ _SHOWN_CHARS = 200
 class Router:
     """Everything that requests share. ``start`` and ``close`` belong to one event loop."""
 
+    __slots__ = (
+        "__weakref__",
+        "_anyone",
+        "_canary",
+        "_loop",
+        "_next_complaint_s",
+        "_next_weighing_s",
+        "_replicas",
+        "_retry",
+        "_timer",
+        "_wakeable",
+        "_weigher",
+        "active",
+        "admission",
+        "any_origin",
+        "audit",
+        "budget",
+        "by_prefix",
+        "config",
+        "connections",
+        "date_line",
+        "heads",
+        "held",
+        "held_counts",
+        "keys",
+        "metrics",
+        "now_s",
+        "source",
+        "started_s",
+        "table",
+        "upstream",
+        "wall_s",
+    )
+
     def __init__(
         self,
         config: RouterConfig,
