@@ -51,9 +51,10 @@ _OUTPUT_LIMITS = {
     MESSAGES: ("max_tokens",),
 }
 # Of bodies that are not looked into otherwise. No other path makes tokens, whatever is asked for.
-_MORE_OUTPUT_LIMITS = dict.fromkeys(
+_MORE_OUTPUT_LIMITS: dict[str, tuple[str, ...]] = dict.fromkeys(
     ("/v1/chat/completions/batch", "/invocations"), ("max_completion_tokens", "max_tokens")
 )
+_MOST_TOKENS = 2**31
 _Rule = Callable[[str, Mapping[str, Any], Any], None]
 _MEASURED = frozenset((int, float))
 _NOT_CONTENT = (int, float)  # and bool, which is an int
@@ -94,13 +95,13 @@ def check(route: str, data: Mapping[str, Any], max_model_len: int | None) -> Non
 
 
 def output_tokens(route: str, data: Mapping[str, Any]) -> int | None:
-    """How many tokens are asked for at most, read as vLLM reads it and never below 0; None if the
-    request does not say, or asks for none."""
+    """How many tokens are asked for at most, read as vLLM reads it; None if the request does not
+    say, or asks for none. Never below 0, nor so many that a sum with them would be rounded."""
     for name in _OUTPUT_LIMITS.get(route) or _MORE_OUTPUT_LIMITS.get(route, ()):
         value = data.get(name)
         if value is not None:
             try:
-                return max(0, int(value))
+                return min(max(0, int(value)), _MOST_TOKENS)
             except (ValueError, TypeError, OverflowError):
                 return None
     return None

@@ -10,11 +10,13 @@ import pytest
 from exaslurm.router.check import check, floor_tokens, output_tokens
 from exaslurm.router.errors import RequestError
 from exaslurm.router.parse import peek
+from exaslurm.router.routes import PROXIED
 from tests.tools.ask_vllm import Case, cases, read
 from tests.tools.corpus import CORPUS, MAX_MODEL_LEN
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+RESPONSES = "/v1/responses"
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -138,7 +140,18 @@ def test_tokens_that_are_known() -> None:
     assert floor_tokens(COMPLETIONS, {"prompt": "abc" * 100}, 16) == 18
     assert floor_tokens(COMPLETIONS, {"prompt": ["abc"]}) == 0
     assert floor_tokens(COMPLETIONS, {}) == floor_tokens(CHAT, {"messages": HI}) == 0
-    assert output_tokens({"max_tokens": 5, "max_completion_tokens": 6}) == 6
-    assert output_tokens({"max_tokens": 5}) == 5
-    assert output_tokens({"max_tokens": None, "max_output_tokens": 7}) == 7
-    assert output_tokens({}) is None
+    assert output_tokens(CHAT, {"max_tokens": 5, "max_completion_tokens": 6}) == 6
+    assert output_tokens(CHAT, {"max_tokens": "5"}) == 5
+    assert output_tokens(RESPONSES, {"max_tokens": None, "max_output_tokens": 7}) == 7
+    assert output_tokens(CHAT, {}) is None
+
+
+@pytest.mark.parametrize("asked", [-1000, -(10**30), 10**30, "-7", 1e400, [], {}])
+def test_no_request_gives_tokens_back_nor_takes_what_it_cannot_use(asked: object) -> None:
+    fields = dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens"), asked)
+    for route in PROXIED:
+        assert 0 <= (output_tokens(route, fields) or 0) <= 2**31
+    for route in ("/tokenize", "/v1/embeddings", "/v1/rerank", "/v1/chat/completions/render"):
+        assert output_tokens(route, fields) is None
+    # Only what the path itself reads counts.
+    assert output_tokens("/v1/messages", {**fields, "max_tokens": 4}) == 4

@@ -120,6 +120,25 @@ def test_tokens_are_counted_as_the_engine_counts_them(make_router: Make, engine:
     assert idle(client.router)
 
 
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/messages", "/invocations"])
+@pytest.mark.parametrize("count", [-(10**9), 10**30])
+def test_no_request_fills_a_key_up_again(
+    make_router: Make, engine: Engine, path: str, limit: str, count: int
+) -> None:
+    client = Client(make_router(engine), "ada", tokens_per_min=100)
+    assert client.ask(max_tokens=95).status_code == 200
+    body = {"model": "chat", "prompt": "x", "messages": ASK["messages"], "max_tokens": 1}
+    httpx.post(
+        client.router.url + path,
+        json=body | {limit: count},
+        headers={"Authorization": f"Bearer {client.key}"},
+        verify=False,
+        trust_env=False,
+    )
+    assert client.ask(max_tokens=95).status_code == 429
+
+
 def test_tokens_of_what_has_no_answer_text(make_router: Make, engine: Engine) -> None:
     client = Client(make_router(engine), "ada", tokens_per_min=1000)
     text = "What is counted is the prompt. " * 20
