@@ -230,6 +230,8 @@ class Engine:
         times, children = self._tools.times, self._tools.children
         child = Child(self._name, state.pid, state.start, state.started_s)
         answered = time.monotonic()
+        # The node's clock may jump while it loads.
+        born = answered - max(0.0, time.time() - state.started_s)
         scraped, looked = 0.0, time.monotonic()
         device = self._tools.plan.model(self.binding.model).engine.device
         progress = Progress(times.stall_s, on_cpu=device == "cpu", now=answered)
@@ -246,10 +248,10 @@ class Engine:
                 if healthy:
                     answered = now
                     if state.load_s is None:
-                        state = await self._became_healthy(state)
+                        state = await self._became_healthy(state, now - born)
                         progress.moved(now)
                 elif state.load_s is None:
-                    await self._check_loading(child, state)
+                    await self._check_loading(child, now - born)
                 elif now - answered >= times.hung_s:
                     await self._end_hung(child, f"no answer on /health for {times.hung_s:g} s")
                 if healthy and now - scraped >= times.scrape_s:
@@ -308,22 +310,22 @@ class Engine:
         ):
             self._set(cpus_actual=seen.cpus, mems_actual=seen.mem_nodes, off_plan=seen.off_plan)
 
-    async def _became_healthy(self, state: EngineState) -> EngineState:
+    async def _became_healthy(self, state: EngineState, load_s: float) -> EngineState:
         state = dataclasses.replace(
             state,
-            load_s=max(0.0, time.time() - state.started_s),
+            load_s=load_s,
             max_model_len=await self._probe.max_model_len(),
         )
         self._tools.states.write(state)
         self._set(
             phase="healthy", cause=None, load_s=state.load_s, max_model_len=state.max_model_len
         )
-        log.info("%s: healthy after %.1f s", self._name, state.load_s)
+        log.info("%s: healthy after %.1f s", self._name, load_s)
         return state
 
-    async def _check_loading(self, child: Child, state: EngineState) -> None:
+    async def _check_loading(self, child: Child, age_s: float) -> None:
         limit_s = self._tools.plan.timeouts.ready_s
-        if time.time() - state.started_s > limit_s:
+        if age_s > limit_s:
             await self._tools.children.end_session(child, 0.0)
             raise ReplicaNotReady(f"no answer on /health {limit_s:g} s after its start")
 

@@ -226,6 +226,22 @@ async def test_an_engine_that_never_answers_is_ended_in_time(bench: Bench) -> No
     assert not is_alive(loading.pid or 0)
 
 
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+async def test_a_clock_that_jumps_while_it_loads(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    bench.start("mute", ready_s=2.0)
+    await bench.until(lambda s: s.phase == "loading" and s.pid is not None)
+    began = time.monotonic()
+    # Its watch has begun by then.
+    await asyncio.sleep(0.5)
+    machine = time.time
+    monkeypatch.setattr(time, "time", lambda: machine() + jump_s)
+    failed = await bench.until(lambda s: s.phase == "failed", 30.0)
+    assert failed.cause == "no answer on /health 2 s after its start"
+    assert time.monotonic() - began > 1.0
+
+
 async def test_pauses_between_starts_grow(bench: Bench) -> None:
     bench.start("crash")
     began = time.monotonic()
