@@ -60,6 +60,8 @@ class Weigher:
                     own = target.outstanding + target.elsewhere
                     weight = target.replica.weight
                     if target.load is None and not typical_s and weight == 1.0:
+                        # Nothing is known; what was known before counts no more.
+                        target.penalty = float(target.elsewhere)
                         continue
                     target.penalty = target.elsewhere + penalty(
                         target.load,

@@ -268,6 +268,23 @@ class TestWeights:
                 running.pop(0).outstanding -= 1
         assert low <= served.count(weighted) / len(served) <= high
 
+    def test_who_was_slow_among_many_is_not_for_ever(self) -> None:
+        table = Table(rng=random.Random(7))
+        table.update([replica(n) for n in range(3)])
+        for target in table.targets:
+            target.latency_s = 1.0
+        slow = next(iter(table.targets))
+        slow.latency_s = 20.0
+        slow.outstanding = 50
+        weigher = Weigher()
+        weigher.weigh(table.groups, 1.0)
+        assert slow.penalty > 100
+        slow.outstanding = 0
+        # Two do not show which of them is the odd one, and their engines tell no figures.
+        table.update([replica(n) for n in range(2)])
+        weigher.weigh(table.groups, 2.0)
+        assert slow.penalty == 0
+
 
 class TestLongPrompts:
     def test_only_a_replica_that_takes_so_many_tokens_gets_it(self) -> None:
