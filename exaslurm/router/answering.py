@@ -69,7 +69,7 @@ class Refusal(NamedTuple):
 
 class Answering(Call, ABC):
     """A request at a replica. ``moved_s``: when something of it was last heard; ``sent_s``: when
-    this attempt began (both monotonic)."""
+    this attempt began (both monotonic); ``events``: of a stream so far, where they are counted."""
 
     __slots__ = (
         "_body",
@@ -80,6 +80,7 @@ class Answering(Call, ABC):
         "_relay",
         "_router",
         "_target",
+        "events",
         "head",
         "keep_alive",
         "moved_s",
@@ -101,6 +102,7 @@ class Answering(Call, ABC):
         self._relay: Events | Body | None = None
         self._held = b""
         self._body = b""
+        self.events = 0
 
     @abstractmethod
     def _is_next(self) -> bool:
@@ -277,7 +279,9 @@ class Answering(Call, ABC):
             return True
         self._begin(head)
         chunks = self.head.chunks
-        relay = Events(EventStream(self.route), self._write, chunks=chunks)
+        # Who may use so many tokens is counted, whether or not the engine tells how many it was.
+        write = self._write_counted if self.key.tokens_per_min else self._write
+        relay = Events(EventStream(self.route), write, chunks=chunks)
         self._relay = relay
         self.stream = True
         framing = EVENTS_PASS_AT_ONCE
@@ -373,6 +377,10 @@ class Answering(Call, ABC):
         self.bytes_out += len(data)
         write = self._client.write
         write(data)
+
+    def _write_counted(self, data: bytes) -> None:
+        self.events += data.count(b"\n\n") or data.count(b"\r\n\r\n")
+        self._write(data)
 
     # The end of an attempt.
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 # A body that is refused is read to its end up to here, so that the client can read the answer.
 MAX_WASTED_BYTES = 64 * 1024
 _MANY_PARTS = 4096
+_EVENTS_WITHOUT_TOKEN = 3
 
 
 class Exchange(Answering):
@@ -182,7 +183,9 @@ class Exchange(Answering):
             if router.config.check:
                 check(route, data, group.longest)
             if self.key.tokens_per_min or len(body) > router.config.long_body_bytes:
-                tokens = self._tokens = floor_tokens(route, data) + (output_tokens(route, data) or 0)
+                tokens = self._tokens = floor_tokens(route, data) + (
+                    output_tokens(route, data) or 0
+                )
         if router.by_prefix:
             if prompt_at:
                 self._keys = blocks(body, prompt_at)
@@ -399,7 +402,11 @@ class Exchange(Answering):
         prompt, completion = self.prompt_tokens, self.completion_tokens
         if prompt is not None or completion is not None:
             return (prompt or 0) + (completion or 0)
-        return 0 if self.status >= 400 and self.status != CLIENT_LEFT else None
+        if self.status >= 400 and self.status != CLIENT_LEFT:
+            return 0
+        # Of a stream there is a token in each event at least, but for two or three.
+        told = self.events - _EVENTS_WITHOUT_TOKEN
+        return told if told > self._tokens_asked else None
 
     def _end(self) -> None:
         self.state = OVER

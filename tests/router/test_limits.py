@@ -17,6 +17,7 @@ import pytest
 
 from exaslurm.core.limits import Limits
 from exaslurm.keys.clients import add_key, change_key
+from tests.tools.farm import farm_of
 from tests.tools.fleet import Engine, Router, engines, wait_for
 
 Make = Callable[..., Router]
@@ -118,6 +119,28 @@ def test_tokens_are_counted_as_the_engine_counts_them(make_router: Make, engine:
     left = int(message.split(" are left")[0].rsplit(" ", 1)[1])
     assert 2000 - 6 * used - 1 <= left <= 2000 - 6 * used + 120
     assert idle(client.router)
+
+
+def test_a_stream_whose_engine_does_not_tell_is_not_free(make_router: Make) -> None:
+    with farm_of(1) as farm:
+        router = make_router()
+        router.replace(farm.replica(0))
+        client = Client(router, "ada", tokens_per_min=200)
+        body = {"model": "chat", "messages": ASK["messages"], "stream": True}
+
+        def ask(do: str) -> httpx.Response:
+            return httpx.post(
+                f"{router.url}/v1/chat/completions",
+                json=body,
+                headers={"Authorization": f"Bearer {client.key}", "X-Do": do},
+                verify=False,
+                trust_env=False,
+            )
+
+        assert [ask(do).status_code for do in ("events=120", "events=120 gap=0.001")] == [200] * 2
+        answer = client.ask(max_tokens=150)
+        assert answer.status_code == 429
+        assert ": 0 are left" in error_of(answer)["message"]
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
