@@ -24,6 +24,7 @@ from exaslurm.supervisor.loop import Manager, Supervisor
 from exaslurm.supervisor.observe import Observer
 from exaslurm.supervisor.own_jobs import OwnJobs
 from exaslurm.supervisor.rolling import Rolling
+from exaslurm.supervisor.routers import LostRouters
 from exaslurm.supervisor.scaling import Scaling
 from exaslurm.supervisor.wall_time import CalendarWatch
 from exaslurm.util.clock import MACHINE, Clock
@@ -60,6 +61,7 @@ def make(
         Rolling(RolloutManager(run_dir=run_dir)),
         Scaling(AutoscaleManager(run_dir=run_dir), clock.monotonic),
         Leftovers(run_dir),
+        LostRouters(run_dir=run_dir, monotonic=clock.monotonic),
         OwnJobs(run_dir, slurm, monotonic=clock.monotonic),
     ]
     calendar = CalendarWatch(slurm, clock.wall).current
