@@ -398,8 +398,11 @@ class Admission:
 
     def _forget_idle(self, now_s: float) -> None:
         """Keys and models come and go; what is idle is not remembered."""
-        for name in [n for n, owner in self._owners.items() if owner.is_idle(now_s)]:
+        gone = [name for name, owner in self._owners.items() if owner.is_idle(now_s)]
+        for name in gone:
             del self._owners[name]
+        if gone and self._quotas is not None:
+            self._quotas.leave(gone)
         for model in list(self._models.values()):
             if not model.in_flight and not model.queue.size and model.capacity <= 0:
                 del self._models[model.name]

@@ -15,7 +15,7 @@ import mmap
 import os
 import time
 from array import array
-from collections.abc import MutableSequence
+from collections.abc import Iterable, MutableSequence
 from pathlib import Path
 from typing import cast
 
@@ -91,6 +91,15 @@ class SharedQuotas:
             self._hashes[at] = digest
             self._cells[at + 1] = self._cells[at + 2] = 0.0
         return cast("Cells", self._cells), at + 1
+
+    def leave(self, keys: Iterable[str]) -> None:
+        """These keys have used nothing that counts any more, and nothing of them is at hand here:
+        others may have their places. Takes milliseconds."""
+        slots = self._at_hand.slots
+        left = slots.keys() & set(keys)
+        if left and not self._closed:
+            with contextlib.suppress(StateError):  # then the next time
+                self._at_hand.retain(slots.keys() - left)
 
     def publish(self, key: str, at_hand: int) -> None:
         """So many requests of a key are at hand in this process."""

@@ -81,6 +81,29 @@ def test_what_one_process_lets_in_counts_in_all(opened: Open) -> None:
     enter(gates[0], KeyInfo(name="bob", created_s=0.0, requests_per_min=60))
 
 
+def test_keys_that_are_idle_give_their_places_to_others(opened: Open) -> None:
+    now_s = time.monotonic()
+    one, other = opened(), opened()
+    gates = [Admission(Limits(), lambda: now_s, quotas=quotas) for quotas in (one, other)]
+    keys = [KeyInfo(name=f"k{n}", created_s=0.0, requests_per_min=2) for n in range(100)]
+    for key in keys:
+        for gate in gates:
+            gate.leave(enter(gate, key), 0)
+        assert refused(gates[0], key) == "key_requests"
+    busy = enter(gates[1], KeyInfo(name="busy", created_s=0.0, concurrency=1))
+    now_s += 1000.0
+    for gate in gates:
+        gate.sweep(now_s)
+    assert not one._at_hand.slots
+    assert set(other._at_hand.slots) == {"busy"}
+    # Whoever has the place of another begins anew, and so does who comes back.
+    for key in [KeyInfo(name="new", created_s=0.0, requests_per_min=2), *reversed(keys)]:
+        for gate in gates:
+            gate.leave(enter(gate, key), 0)
+        assert refused(gates[0], key) == "key_requests"
+    gates[1].leave(busy, 0)
+
+
 def test_tokens_settled_in_one_process_are_free_in_all(opened: Open) -> None:
     one, other = (Admission(Limits(), quotas=opened()) for _ in range(2))
     key = KeyInfo(name="ada", created_s=0.0, tokens_per_min=1000)
