@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import re
 import time
@@ -28,6 +29,8 @@ from exaslurm.supervisor.model import CellView, JobState, Turn, World
 from exaslurm.supervisor.wall_time import Calendar, planned_limit_s, relimited, taken_by
 from exaslurm.supervisor.wish import Wish, cells_wanted, read_wish, turns_of_cells
 from exaslurm.util.files import is_there, read_text
+
+log = logging.getLogger(__name__)
 
 _HTTP_TIMEOUT_S = 3.0
 _ALL_CELLS_S = 20.0
@@ -477,9 +480,15 @@ def _notice(generation: GenerationDir, cell: CellPlan, turn: Turn) -> float | No
     (``--signal``) tells nothing new, and comes at once to a job that is shorter. A job that is
     preempted ends earlier than its limit."""
     path = generation.notice(cell.name)
-    if not path.exists():
+    if not is_there(path):
         return None
-    notice_s = loads(JobNotice, read_text(path), where=str(path)).time_s
+    text = read_text(path)
+    try:
+        notice_s = loads(JobNotice, text, where=str(path)).time_s
+    except StateError as error:
+        # Of a newer version, or damaged: no reason to look after nothing any more.
+        log.warning("%s", error)
+        return None
     asked = re.search(r"@(\d+)$", dict(cell.components[0].directives).get("signal") or "")
     end_s, planned_s = turn.limit_end_s, planned_limit_s(cell)
     if end_s is None or asked is None:

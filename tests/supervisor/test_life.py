@@ -375,6 +375,14 @@ def test_a_warning_of_slurm(site: Site) -> None:
     assert site.only("c000.2")
 
 
+def test_a_warning_that_cannot_be_understood_stops_nothing(site: Site) -> None:
+    site.run(100)
+    site.generation.notice("c000").write_text('{"signal": "USR1", "of_another_version": 1}')
+    site.cluster.finish(site.only("c001"), "NODE_FAIL")
+    site.run(100)
+    assert sorted(job.turn for job in site.cluster.live()) == ["c000", "c001.2"]
+
+
 def test_nothing_after_a_stop(site: Site) -> None:
 
     site.run(100)
