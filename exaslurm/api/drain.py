@@ -219,7 +219,8 @@ def _left(run_dir: RunDir, drained: Drained) -> str:
             for number in run_dir.generations()
             for name, item in records.read_submissions(run_dir.generation(number)).items()
         }
-        left = [name for name in drained.cells if name in known and known[name].ended_s is None]
+        # A stop, too, ends it. A file system that is away says nothing.
+        left = [n for n in drained.cells if n not in known or known[n].state == "submitted"]
         return ", ".join(f"the end of {name}" for name in left)
     try:
         cells = _Cells(run_dir)

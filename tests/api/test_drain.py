@@ -176,6 +176,19 @@ def wait(made: Made, done: api.Drained) -> list[str]:
     return told
 
 
+def test_a_stop_ends_the_wait_for_a_cell_and_a_file_system_that_is_away_does_not(
+    made: Made,
+) -> None:
+    done = made.drain("cell", "c000")
+    away = made.run_dir.path.with_name("away")
+    made.run_dir.path.rename(away)
+    with pytest.raises(WaitTimeout, match="the end of c000"):
+        wait(made, done)
+    away.rename(made.run_dir.path)
+    made.submission("c000", state="stopped")  # stop does not say when
+    assert wait(made, done) == []
+
+
 def test_a_replica_is_waited_for_until_another_process_serves(made: Made) -> None:
     done = made.drain("replica", "c000-r0000")
     for left in (
