@@ -102,7 +102,7 @@ class EngineProbe:
             async with self._session.get(
                 self._url + path, headers=self._headers, timeout=self._timeout
             ) as answer:
-                return await answer.text() if answer.status == 200 else None
+                return await answer.text(errors="replace") if answer.status == 200 else None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return None
 

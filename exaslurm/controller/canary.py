@@ -34,7 +34,8 @@ async def send(
                     await answer.read()
                     return None
                 if not told:
-                    reason = f"{path} answered {answer.status}: {_message(await answer.text())}"
+                    said = _message(await answer.text(errors="replace"))
+                    reason = f"{path} answered {answer.status}: {said}"
                     told = answer.status != 404
                 if answer.status not in NOT_FOR_THIS_MODEL:
                     return reason

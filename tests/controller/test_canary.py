@@ -27,6 +27,8 @@ async def serve() -> AsyncIterator[Serve]:
             status = answers.get(request.path, 404)
             if status == "hang":
                 await asyncio.sleep(30)
+            if status == "garbage":
+                return web.Response(status=500, body=b"\xff\xfe\x00", content_type="text/plain")
             return web.Response(status=status, text="because of " + request.path)
 
         seen: list[tuple[str, str | None]] = []
@@ -61,6 +63,12 @@ async def test_chat(serve: Serve) -> None:
 
 async def test_a_model_without_a_chat_template(serve: Serve) -> None:
     assert await ask(await serve({"/v1/chat/completions": 400, "/v1/completions": 200})) is None
+
+
+async def test_an_answer_that_is_no_text(serve: Serve) -> None:
+    cause = await ask(await serve({"/v1/chat/completions": "garbage"}))
+    assert cause is not None
+    assert cause.startswith("/v1/chat/completions answered 500: ")
 
 
 async def test_an_embedding_model_that_nothing_tells(serve: Serve) -> None:
