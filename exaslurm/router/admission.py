@@ -234,6 +234,11 @@ class Admission:
         if known is not None and known.capacity != capacity:
             self._resize(known, capacity)
 
+    def capacities_changed(self, capacities: Mapping[str, int]) -> None:
+        """The same for all served names there are; a name that is not among them is gone."""
+        for name in list(self._models):
+            self.capacity_changed(name, capacities.get(name, 0))
+
     def sweep(self, now_s: float) -> None:
         """Refuse those who have waited too long. To be called a few times a second."""
         self._measure_drain(now_s)

@@ -375,8 +375,9 @@ class Router:
         self.metrics.retain(
             {(group.name, lane.version) for group in self.table.groups for lane in group.lanes}
         )
-        for group in self.table.groups:
-            self.admission.capacity_changed(group.name, group.usable_count)
+        self.admission.capacities_changed(
+            {group.name: group.usable_count for group in self.table.groups}
+        )
         if len(self.held):
             for name in self.held.counts():
                 asked = self.table.group(name)

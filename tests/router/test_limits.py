@@ -336,3 +336,17 @@ def test_a_replica_that_comes_lets_in_who_waits(
             router.replace(engine.replica("c000-r0000"), second.replica("c000-r0001"))
             for future in waiting:
                 assert future.result().headers["x-exaslurm-replica"] == "c000-r0001"
+
+
+def test_a_model_that_is_gone_is_forgotten(make_router: Make) -> None:
+    with farm_of(1) as farm:
+        router = make_router()
+        for name in ("one", "two"):
+            router.replace(farm.replica(0, served_names=(name,)))
+            body = {"model": name, "prompt": "x"}
+            assert router.http.post("/v1/completions", json=body).status_code == 200
+        later_s = time.monotonic() + 1000
+        router.call(lambda: router.inside.admission.sweep(later_s))
+        page = router.http.get("/metrics").text
+        assert 'exaslurm_router_waiting{model="two"}' in page
+        assert 'exaslurm_router_waiting{model="one"}' not in page
