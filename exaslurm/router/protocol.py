@@ -208,12 +208,15 @@ class RouterProtocol(HttpToolsProtocol):
                 self._begin_page()
                 return
             url = path + query
+        is_old = parser.get_http_version() == "1.0"
         head = RequestHead(
             route,
             url,
             self.headers,
-            keep_alive=parser.should_keep_alive() and not self._ends,
-            chunks=parser.get_http_version() != "1.0",
+            # An old client that asks for it would have to be told in words that it is granted, or
+            # it waits for the end of the connection. As uvicorn does.
+            keep_alive=parser.should_keep_alive() and not is_old and not self._ends,
+            chunks=not is_old,
         )
         exchange = Exchange(self.router, self, head)
         exchange.announce(self._length)

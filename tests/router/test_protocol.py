@@ -129,6 +129,14 @@ def test_a_head_that_does_not_get_ready_is_not_waited_for(
     assert b"HTTP/1.1 408" in answer
 
 
+@pytest.mark.parametrize("wish", ["keep-alive", "close"])
+def test_an_old_client_reads_to_the_end_of_its_connection(router: Router, wish: str) -> None:
+    asked = head(router, f"Connection: {wish}", f"Content-Length: {len(BODY)}") + BODY
+    answer = talk(router, asked.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    assert status_of(answer) == 200
+    assert b"\r\nconnection: close\r\n" in answer
+
+
 def test_the_time_for_a_head_begins_with_it(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
