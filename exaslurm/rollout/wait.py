@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from exaslurm.core.rollout import Rollout
-from exaslurm.errors import NotReadyError, WaitTimeout
+from exaslurm.errors import NotReadyError, StateError, WaitTimeout
 from exaslurm.rundir import RunDir
 from exaslurm.submit.talk import Talk, quiet
 
@@ -22,19 +22,23 @@ def wait_over(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Rollout:
-    """The rollout to this generation when it is over, done or undone. WaitTimeout after
-    ``timeout_s``; NotReadyError if another one has taken its place."""
+    """The rollout to this generation when it is over, done or undone; as long as that cannot be
+    read, it is waited for. WaitTimeout after ``timeout_s``; NotReadyError if another one has taken
+    its place."""
     deadline = clock() + timeout_s
-    said = ""
+    said, found = "", None
     while True:
-        found = run_dir.read_rollout()
-        if found is None or found.candidate != candidate:
-            raise NotReadyError(f"nothing is known any more of the rollout to {candidate}")
-        text = found.sentence
+        try:
+            found = run_dir.read_rollout()
+            if found is None or found.candidate != candidate:
+                raise NotReadyError(f"nothing is known any more of the rollout to {candidate}")
+            text, is_over = found.sentence, found.is_over
+        except StateError as error:  # a file system that is away comes back
+            text, is_over = str(error), False
         if text != said:
             talk(text)
             said = text
-        if found.is_over:
+        if found is not None and is_over:
             return found
         if clock() >= deadline:
             raise WaitTimeout(

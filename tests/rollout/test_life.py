@@ -15,6 +15,7 @@ from exaslurm.core.scale import Scale
 from exaslurm.errors import DeploymentError, SubmitRejected, UserError
 from exaslurm.rollout.records import read_canary, read_figures
 from exaslurm.rollout.start import PolicyOptions, rollback
+from exaslurm.rollout.wait import wait_over
 from exaslurm.submit.records import write_desired, write_scale
 from exaslurm.submit.stop import stop
 from exaslurm.submit.submit import submit
@@ -265,6 +266,21 @@ def test_what_is_done_is_not_stopped(rolled: Rolled) -> None:
         rollback(rolled.run_dir, environ=rolled.environ, slurm=rolled.cluster)
     rolled.until("done")
     assert rolled.live() == ["c000.2", "c001.2"]
+
+
+def test_waiting_outlives_a_file_system_that_is_away(rolled: Rolled) -> None:
+    rolled.begin()
+    found, away = rolled.until("done"), rolled.run_dir.path.with_name("away")
+    rolled.run_dir.path.rename(away)
+    told: list[str] = []
+
+    def sleep(_: float) -> None:
+        away.rename(rolled.run_dir.path)
+
+    over = wait_over(rolled.run_dir, 2, timeout_s=10.0, talk=told.append, sleep=sleep)
+    assert over == found
+    assert "is its file system mounted?" in told[0]
+    assert len(told) == 2
 
 
 def test_nothing_to_take_back(rolled: Rolled) -> None:
