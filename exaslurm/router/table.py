@@ -248,6 +248,7 @@ class Table:
         self._canary = canary or Canary()
         self._targets: dict[str, Target] = {}
         self._groups: dict[str, Group] = {}
+        self._only: Group | None = None
         self._wakeable: Mapping[str, str] = {}
         self._rng = rng or random.Random()
         self.on_eject: Callable[[Target], None] = lambda _: None
@@ -283,6 +284,7 @@ class Table:
         for target in targets.values():
             target.lanes = []
         self._groups = {name: self._regroup(name, lanes) for name, lanes in names.items()}
+        self._only = self._find_only()
         for ident, target in before.items():
             if targets.get(ident) is not target:
                 self.on_removed(target)
@@ -327,10 +329,14 @@ class Table:
 
     def only_group(self) -> Group | None:
         """The group that a request without a model means: that of the one shard there is."""
+        return self._only
+
+    def _find_only(self) -> Group | None:
         groups = list(self._groups.values())
-        if groups and all(group.members == groups[0].members for group in groups[1:]):
-            return groups[0]
-        return None
+        if not groups:
+            return None
+        members = groups[0].members
+        return groups[0] if all(group.members == members for group in groups[1:]) else None
 
     def pick(
         self,

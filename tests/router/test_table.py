@@ -140,3 +140,19 @@ def test_an_ejected_one_is_probed_by_another_name_too() -> None:
     table, bad, good = one_ejected()
     table.update([dataclasses.replace(one, served_names=("chat-2",)) for one in (bad, good)])
     assert set(asked_of(table, "chat-2", 100.0)) == {good.url, bad.url}
+
+
+def test_who_names_no_model_costs_no_look_at_every_replica() -> None:
+    table = Table(by_prefix=False)
+    names = tuple(f"adapter-{n}" for n in range(50))
+    table.update([dataclasses.replace(REPLICA, id=f"r{n}", served_names=names) for n in range(100)])
+    first = table.group("adapter-0")
+    assert first is not None
+    first.lanes.clear()  # whoever looks again would find them to differ
+    assert table.only_group() is first
+    table.update([REPLICA, dataclasses.replace(REPLICA, id="r1", served_names=("other",))])
+    assert table.only_group() is None
+    table.update([REPLICA])
+    assert table.only_group() is table.group("chat")
+    table.update([])
+    assert table.only_group() is None
