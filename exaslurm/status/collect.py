@@ -26,6 +26,7 @@ from exaslurm.core.submission import (
 from exaslurm.core.turns import cell_of
 from exaslurm.errors import ExaslurmError, SlurmError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
+from exaslurm.slurm.types import JobId
 from exaslurm.status import cause as judge
 from exaslurm.status.gateway import gateway_statuses, read_gateway_jobs, why_none
 from exaslurm.status.logs import last_words, router_error
@@ -182,7 +183,7 @@ class Collector:
 
     def _ask_slurm(self, disk: _OnDisk) -> None:
         ids = [
-            submission.job_id
+            _key(submission)
             for submission in disk.submissions.values()
             if submission.job_id and submission.job_id != "local" and submission.state != "stopped"
         ]
@@ -211,7 +212,7 @@ class Collector:
                 started_s=submission.submitted_s,
                 nodes=(submission.host,) if submission.host else (),
             )
-        known = self._jobs.get(submission.job_id or "")
+        known = self._jobs.get(_key(submission))
         bare = JobStatus(
             id=submission.job_id,
             name=submission.job_name,
@@ -407,6 +408,11 @@ def read_notes(run_dir: RunDir, hostname: str) -> SupervisorNotes | None:
 def collect(run_dir: RunDir, slurm: Slurm | None) -> DeploymentStatus:
     """One snapshot. ``slurm`` None: Slurm is not asked."""
     return Collector(run_dir, slurm).collect()
+
+
+def _key(submission: Submission) -> str:
+    """A job as ``Slurm.jobs`` names it: of another cluster than this host's, with that."""
+    return str(JobId(submission.job_id or "", submission.cluster))
 
 
 def with_slurm_facts(job: JobStatus, info: JobInfo) -> JobStatus:

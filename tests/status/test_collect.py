@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from exaslurm.core.codec import dumps, from_jsonable, to_jsonable
 from exaslurm.core.submission import Endpoint, RouterAddress
 from exaslurm.errors import NotReadyError, WaitTimeout
 from exaslurm.slurm.client import Slurm
+from exaslurm.slurm.parse import gone
+from exaslurm.slurm.types import JobInfo
 from exaslurm.status.collect import Collector, collect
 from exaslurm.status.model import DeploymentStatus
 from exaslurm.status.wait import wait_ready
@@ -111,6 +114,22 @@ def test_slurm_that_gives_no_answer_is_said_and_not_taken_for_an_end(
     assert status.phase == "unknown"
     assert "Invalid user id" in (status.slurm_error or "")
     assert status.cells[0].job.state == "UNKNOWN"  # type: ignore[union-attr]
+
+
+def test_a_job_of_another_cluster_is_asked_for_there(made: Make) -> None:
+    hello = made()
+    hello.submit(cluster="big")
+    asked: list[str] = []
+
+    class Two(Slurm):
+        def jobs(self, ids: Sequence[str]) -> dict[str, JobInfo]:
+            asked.extend(ids)
+            return {ident: replace(gone("93"), state="RUNNING") for ident in ids}
+
+    status = collect(hello.run_dir, Two({}))
+    assert asked == ["93;big"]
+    assert status.cells[0].job is not None
+    assert status.cells[0].job.state == "RUNNING"
 
 
 def test_slurm_is_not_asked_more_often_than_the_site_allows(
