@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 # What a request costs besides its tokens, in tokens: requests without any are not free.
 _BASE_COST = 100
+# Of the places to wait in, one model leaves 1/8 to others.
+_KEPT_FOR_OTHERS = 8
 _UNKNOWN_RETRY_S = 5
 _MAX_RETRY_S = 60
 _DRAIN_MEMORY_S = 5.0
@@ -297,6 +299,16 @@ class Admission:
                 self._retry_s(),
                 f"too many requests wait: {waiting} of at most {limits.max_waiting}, "
                 f"{owner.waiting} of the key {owner.name!r}; {_busy(model)}",
+            )
+        # Nor may those who wait for one model, whoever they are, leave no room for the others.
+        most = limits.max_waiting - limits.max_waiting // _KEPT_FOR_OTHERS
+        if len(self._models) > 1 and model.queue.size >= most:
+            raise self._refusal(
+                503,
+                QUEUE_FULL,
+                self._retry_s(),
+                f"too many requests wait for {model.name!r}: {model.queue.size} of at most {most}; "
+                f"{_busy(model)}",
             )
         waiter = _Waiter(entry, model, owner, tokens, self._clock() + limits.wait_s)
         waiter.lane = model.queue.put(waiter, owner.name, entry.priority, tokens + _BASE_COST)

@@ -593,6 +593,22 @@ def test_one_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixtur
     assert gate.is_empty()
 
 
+def test_a_model_leaves_room_for_those_who_wait_for_others() -> None:
+    gate = Gate(max_in_flight_per_replica=1, max_waiting=16)
+    running = [Asked(ADA, model) for model in ("m", "n")]
+    assert all(gate.enter(one) for one in running)
+    waiting = [Asked(make_key(f"key{number}"), "m") for number in range(14)]
+    assert not any(gate.enter(one) for one in waiting)
+    refused = gate.refusal(Asked(make_key("one-more"), "m"))
+    assert refused.status == 503
+    assert "wait for 'm': 14 of at most 14" in refused.message
+    waiting += [Asked(make_key("other"), "n"), Asked(make_key("another"), "n")]
+    assert not any(gate.enter(one) for one in waiting[-2:])
+    for one in (*running, *waiting):
+        gate.leave(one)
+    assert gate.is_empty()
+
+
 def test_what_is_idle_is_forgotten() -> None:
     gate = Gate()
     for number in range(100):
