@@ -315,6 +315,9 @@ class Answering(Call, ABC):
     def _begin(self, head: AnswerHead) -> None:
         if self._hedge is not None:
             self._drop_hedge()
+        target = self._target
+        if target is not None and not target.breaker.clean and head.status < 500:
+            self._router.table.begins_well(target)
         self.state = PASSING
         self.status = head.status
         self.first_byte_s = time.monotonic()

@@ -11,8 +11,8 @@ class Breaker:
     """Counts failures in a row of one replica.
 
     closed: used. open: left alone until ``retry_at_s``. probing: one request tries it; its
-    outcome closes the breaker, or opens it for twice as long. Clocks are the caller's
-    (monotonic seconds).
+    answer closes the breaker as soon as it begins, or opens it for twice as long. Clocks are the
+    caller's (monotonic seconds).
     """
 
     __slots__ = ("_failures", "_wait_s", "clean", "retry_at_s", "state")
@@ -37,6 +37,16 @@ class Breaker:
         self.state = "closed"
         self.clean = True
         return reopened
+
+    def begins_well(self) -> bool:
+        """The answer to the probe has begun, which may go on for minutes; true if that closes the
+        breaker. Should it break off after all, the breaker opens at once, for twice as long."""
+        if self.state != "probing":
+            return False
+        self.state = "closed"
+        self._failures = FAILURES_TO_OPEN - 1
+        self._wait_s = min(self._wait_s * 2, MAX_WAIT_S)
+        return True
 
     def failure(self, now_s: float, *, fatal: bool = False) -> bool:
         """A request failed (``fatal``: nobody listens there, no need to count); true if that

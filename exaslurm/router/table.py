@@ -397,6 +397,11 @@ class Table:
         if target.breaker.success():
             self._rebuild(target)
 
+    def begins_well(self, target: Target) -> None:
+        """The first bytes of a good answer are there."""
+        if target.breaker.begins_well():
+            self._rebuild(target)
+
     def failed(self, target: Target, now_s: float, *, fatal: bool = False) -> None:
         if target.breaker.failure(now_s, fatal=fatal):
             self._rebuild(target)

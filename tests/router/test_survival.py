@@ -448,6 +448,30 @@ def test_connections_end_with_their_replica(make_router: MakeRouter) -> None:
         wait_for(lambda: not farm.peers, timeout_s=1)
 
 
+def test_a_probe_that_streams_for_long_does_not_keep_its_replica_from_others(
+    make_router: MakeRouter,
+) -> None:
+    with farm_of(2) as farm:
+        router = make_router()
+        router.replace(*farm.replicas())
+        pinned = {"X-Exaslurm-Replica": "c000-r0000"}
+        for _ in range(3):
+            failing = {**pinned, "X-Do": "status=500"}
+            router.http.post("/v1/completions", json=BODY, headers=failing)
+        assert breakers(router)["c000-r0000"] == "open"
+        time.sleep(FIRST_WAIT_S)
+        body = {**BODY, "stream": True}
+        long = {"X-Do": "events=1000 gap=0.05"}
+        with router.http.stream("POST", "/v1/completions", json=body, headers=long) as answer:
+            assert answer.headers["x-exaslurm-replica"] == "c000-r0000"
+            assert next(answer.iter_raw())
+            assert breakers(router)["c000-r0000"] == "closed"
+        # One more that breaks off is one too many.
+        half = {**pinned, "X-Do": "half"}
+        router.http.post("/v1/completions", json=body, headers=half)
+        assert breakers(router)["c000-r0000"] == "open"
+
+
 def test_a_probe_that_does_not_fit_is_left_to_others(make_router: MakeRouter) -> None:
     with farm_of(2) as farm:
         router = make_router()
