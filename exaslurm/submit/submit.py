@@ -338,6 +338,13 @@ class _Submit:
             for cell in cells:
                 records.write_targets(generation, cell, shares.get(cell))
                 done[cell] = starter.start(generation, cell)
+        except SlurmError:
+            if any(item.state == "submitted" for item in done.values()):
+                # What is submitted will serve, and needs to be looked after; so do the others.
+                self._start_gateway(generation.number)
+                if self.plan.gateway.start_with_submit:
+                    self.talk("the supervisor tries the others again, less and less often")
+            raise
         finally:
             self._add_history(generation, list(done.values()), notes)
         self._start_gateway(generation.number)

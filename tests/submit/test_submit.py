@@ -22,9 +22,11 @@ from exaslurm.errors import (
     WaitTimeout,
 )
 from exaslurm.slurm.client import Slurm
+from exaslurm.slurm.types import JobId
 from exaslurm.submit import survey
 from exaslurm.submit.lock import deployment_lock
 from exaslurm.submit.submit import submit
+from tests.submit import conftest
 from tests.submit.conftest import Desk, rejected
 
 
@@ -213,6 +215,30 @@ def test_refused_in_the_middle_goes_on_where_it_stopped(desk: Desk) -> None:
     assert not result.attached
     assert [name.split("-")[2] for name in desk.queue.submitted] == ["c000", "c001"]
     assert desk.history()[0]["jobs"] == {"c000": "100"}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_submitted_has_a_gateway_though_the_rest_is_refused(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """A limit of jobs: the supervisor goes on with the others as soon as it can."""
+    monkeypatch.setattr(conftest, "SPEC", conftest.SPEC.replace("service", "login"))
+    started: list[int] = []
+    monkeypatch.setattr(
+        "exaslurm.submit.submit.ensure_gateway",
+        lambda run_dir, generation, **_: started.append(generation),
+    )
+    original = desk.queue.submit
+
+    def one_fails(script: Path, *, job_name: str, extra: Sequence[str] = ()) -> JobId:
+        desk.queue.failure = rejected() if ("c000" if first else "c001") in job_name else None
+        return original(script, job_name=job_name, extra=extra)
+
+    desk.queue.submit = one_fails  # type: ignore[method-assign]
+    with pytest.raises(SubmitRejected):
+        desk.submit()
+    assert started == ([] if first else [1])
+    assert ("the supervisor tries the others again, less and less often" in desk.said) != first
 
 
 def submit_silently(desk: Desk) -> None:
