@@ -6,22 +6,26 @@ import os
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def figures(pid: int) -> dict[str, float] | None:
-    """``mem_mib`` (resident), ``descriptors``, ``threads``, ``age_s`` and ``cpu_s`` of a process;
-    None if it is gone."""
+    """``mem_mib``, ``descriptors``, ``threads``, ``age_s`` and ``cpu_s`` of a process; None if it is
+    gone. Memory is what it has written to, swapped or not; pages of files that it maps come and go
+    as the kernel likes, and nothing is lost with them."""
     place = Path("/proc") / str(pid)
     try:
         stat = (place / "stat").read_text().rsplit(")", 1)[1].split()
-        resident = int((place / "statm").read_text().split()[1])
+        written_kib = sum(
+            int(line.split()[1])
+            for line in (place / "status").read_text().splitlines()
+            if line.startswith(("RssAnon:", "VmSwap:"))
+        )
         descriptors = len(os.listdir(place / "fd"))
         up_s = float(Path("/proc/uptime").read_text().split()[0])
     except (OSError, IndexError, ValueError):
         return None
     return {
-        "mem_mib": resident * _PAGE_MIB,
+        "mem_mib": written_kib / 1024,
         "descriptors": float(descriptors),
         "threads": float(stat[17]),
         "age_s": up_s - int(stat[19]) / _TICKS,
