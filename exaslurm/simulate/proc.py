@@ -9,9 +9,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def figures(pid: int) -> dict[str, float] | None:
-    """``mem_mib``, ``descriptors``, ``threads``, ``age_s`` and ``cpu_s`` of a process; None if it is
-    gone. Memory is what it has written to, swapped or not; pages of files that it maps come and go
-    as the kernel likes, and nothing is lost with them."""
+    """``mem_mib``, ``descriptors``, ``threads``, ``age_s`` and ``cpu_s`` of a process; None if it
+    is gone. Memory is what it has written to, swapped or not; pages of files that it maps come and
+    go as the kernel likes, and nothing is lost with them."""
     place = Path("/proc") / str(pid)
     try:
         stat = (place / "stat").read_text().rsplit(")", 1)[1].split()
