@@ -102,9 +102,8 @@ class Single:
 
     async def _offer(self) -> None:
         bind = self._service.front.bind
-        offer = Offer(self._service.identity, bind, self._listeners, self._leave)
         try:
-            await offer.run()
+            await Offer(self._service.identity, bind, self._listeners, self._leave).run()
         except ExaslurmError as error:
             log.warning("no other router can take over from this one: %s", error)
 
