@@ -191,4 +191,7 @@ def _stepped(manager: Manager, look: Look) -> bool:
         return manager.step(look)
     except ExaslurmError as error:
         log.warning("%s: %s", type(manager).__name__, error)
-        return False
+    except Exception as error:  # nobody foresaw it: the jobs are looked after all the same
+        log.error("%s: %r", type(manager).__name__, error)
+        log.debug("%s", type(manager).__name__, exc_info=True)
+    return False

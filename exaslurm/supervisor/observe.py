@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from exaslurm.core.cell import CellRecord, CellState
@@ -209,7 +210,7 @@ class Observer:
     def _by_hand(self, wish: Wish, cell: str) -> bool:
         """Whether somebody has started the cell's script without ``submit``."""
         generation = self._run_dir.generation(wish.desired.generation)
-        return is_there(generation.bootstrap_marker(cell))
+        return _is_left(generation, cell, generation.bootstrap_marker(cell))
 
     def _generations(self, wish: Wish) -> list[int]:
         """Those that are wanted, and those of which something may still run."""
@@ -411,6 +412,11 @@ class Observer:
         }
 
 
+def _is_left(generation: GenerationDir, cell: str, path: Path) -> bool:
+    """Whether a job of a cell has left that file. StateError where that cannot be told."""
+    return is_there(generation.cell(cell)) and is_there(path)
+
+
 def _has_cell(plan: Plan, turn: str) -> bool:
     return any(cell.name == cell_of(turn) for cell in plan.cells)
 
@@ -480,7 +486,7 @@ def _notice(generation: GenerationDir, cell: CellPlan, turn: Turn) -> float | No
     (``--signal``) tells nothing new, and comes at once to a job that is shorter. A job that is
     preempted ends earlier than its limit."""
     path = generation.notice(cell.name)
-    if not is_there(path):
+    if not _is_left(generation, cell.name, path):
         return None
     text = read_text(path)
     try:

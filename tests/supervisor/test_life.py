@@ -383,6 +383,18 @@ def test_a_warning_that_cannot_be_understood_stops_nothing(site: Site) -> None:
     assert sorted(job.turn for job in site.cluster.live()) == ["c000", "c001.2"]
 
 
+def test_a_manager_that_fails_costs_no_cell_its_job(site: Site) -> None:
+    class Broken:
+        def step(self, look: object) -> bool:
+            raise ValueError(f"nobody foresaw this of {look!r:.10}")
+
+    site.supervisor._managers = [Broken()]
+    site.run(100)
+    site.cluster.finish(site.only("c001"), "NODE_FAIL")
+    site.run(100)
+    assert sorted(job.turn for job in site.cluster.live()) == ["c000", "c001.2"]
+
+
 def test_nothing_after_a_stop(site: Site) -> None:
 
     site.run(100)
