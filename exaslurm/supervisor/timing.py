@@ -12,6 +12,8 @@ from exaslurm.supervisor.model import Turn
 LEAD_FLOOR_S = 600.0
 # Observed times are no promise.
 LEAD_MARGIN = 1.25
+# How long it takes to learn of a successor, to drain the old job, and to end it, where no job has.
+HAND_OVER_S = 30.0
 PERCENTILE = 0.9
 
 # A job that served for so long was good: whatever ended it, the next one starts at once.
@@ -46,6 +48,16 @@ def expected_s(turns: Sequence[Turn]) -> float:
     return percentile(waits, PERCENTILE) + percentile(ups, PERCENTILE)
 
 
+def handing_over_s(turns: Sequence[Turn]) -> float:
+    """How long the old job is likely to go on when the new one serves, as observed."""
+    drains = [
+        max(0.0, turn.ended_s - turn.drain_s)
+        for turn in turns
+        if turn.ended_s is not None and turn.drain_s is not None
+    ]
+    return max(HAND_OVER_S, percentile(drains, PERCENTILE))
+
+
 def lead_s(turn: Turn, turns: Sequence[Turn], poll_s: float) -> float:
     """How long before its end a job's successor is to be submitted, given the deployment's turns
     so far."""
@@ -53,7 +65,7 @@ def lead_s(turn: Turn, turns: Sequence[Turn], poll_s: float) -> float:
     # A maintenance says nothing of how much time the job was given.
     if turn.limit_end_s is not None and turn.started_s is not None and turn.ends_for is None:
         limit_s = max(0.0, turn.limit_end_s - turn.started_s)
-    wanted = LEAD_MARGIN * expected_s(turns) + 2 * poll_s
+    wanted = LEAD_MARGIN * (expected_s(turns) + handing_over_s(turns)) + 2 * poll_s
     return min(max(wanted, min(LEAD_FLOOR_S, limit_s / 2)), limit_s)
 
 

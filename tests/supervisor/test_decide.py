@@ -36,6 +36,7 @@ from exaslurm.supervisor.model import (
     World,
 )
 from exaslurm.supervisor.timing import (
+    HAND_OVER_S,
     LEAD_FLOOR_S,
     MOST_REFUSED_S,
     MOST_RETRY_S,
@@ -331,7 +332,9 @@ def test_lead() -> None:
     assert expected_s([young]) == 300
     assert lead_s(young, [young], 30) == LEAD_FLOOR_S
     slow = replace(young, submitted_s=NOW_S - 7200 - 3600)
-    assert lead_s(young, [young, slow], 30) == 1.25 * 3800 + 60
+    assert lead_s(young, [young, slow], 30) == 1.25 * (3800 + HAND_OVER_S) + 60
+    drained = replace(slow, served_s=slow.started_s, drain_s=NOW_S - 300, ended_s=NOW_S - 100)
+    assert lead_s(young, [drained], 30) == 1.25 * (3600 + 200) + 60
     short = replace(young, limit_end_s=NOW_S - 7200 + 300)
     assert lead_s(short, [], 2) == 150
     assert lead_s(short, [slow], 2) == 300  # as soon as it starts, not before
