@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
@@ -15,6 +16,8 @@ from exaslurm.router.breaker import Breaker
 from exaslurm.router.canary import pick_share, point_of, share_of
 from exaslurm.router.choose import choose
 from exaslurm.router.upstream import Endpoint
+
+log = logging.getLogger(__name__)
 
 _FULL_KV = 0.9
 
@@ -257,14 +260,18 @@ class Table:
 
     def update(self, replicas: Sequence[Replica]) -> None:
         """Take the whole new list. Replicas that stay keep their counts; one that moved or is
-        newly ready starts with a clean slate."""
+        newly ready starts with a clean slate. One whose address is none is left out."""
         before = self._targets
         targets: dict[str, Target] = {}
         names: dict[str, dict[str, list[Target]]] = {}
         for replica in replicas:
             target = before.get(replica.id)
             if target is None or _address(target.replica) != _address(replica):
-                target = Target(replica, replica.key or self._key)
+                try:
+                    target = Target(replica, replica.key or self._key)
+                except ValueError as error:  # somebody has edited its record
+                    log.error("replica %s is left out: %s", replica.id, error)
+                    continue
             elif target.replica is not replica:
                 # A controller that has just started does not know it yet: that says nothing.
                 known = (target.replica.pid, replica.pid)

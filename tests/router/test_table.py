@@ -35,6 +35,17 @@ def test_a_new_key_is_shown_to_the_engine() -> None:
     assert b"second" in after.endpoint.after_url
 
 
+@pytest.mark.parametrize("url", ["http://h:port", "ftp://h:1", "http://[::1", "nothing"])
+def test_an_address_that_is_none_costs_no_other_replica(url: str) -> None:
+    table = Table()
+    bad = dataclasses.replace(REPLICA, id="bad", url=url)
+    table.update([bad, REPLICA])
+    assert [target.ident for target in table.targets] == ["r0"]
+    group = table.group("chat")
+    assert group is not None
+    assert picked(table, group, 1.0) == "r0"
+
+
 def two_versions() -> tuple[Table, Group]:
     """One replica of each, and everything for the new one."""
     canary = Canary(weights={"chat": {"old": 0.0, "new": 100.0}})
