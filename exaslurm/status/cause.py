@@ -86,7 +86,10 @@ def judge_job(
             text += f" (exit code {job.exit_code})"
         if job.state not in _SAYS_IT_ALL and (failure or log_tail):
             text += f": {failure}" if failure else f"; the last words of its logs: {log_tail}"
-        return Finding("ended", text, "exaslurm stop, then exaslurm submit, starts it again")
+        again = "a supervisor submits the next one: exaslurm supervise, where no gateway runs"
+        if job.id == "local":
+            again = "exaslurm stop, then exaslurm submit, starts it again"
+        return Finding("ended", text, again)
     if job.state in states.PENDING:
         return Finding("queued", f"{name} {job.explanation or 'waits in the queue'}")
     return None

@@ -133,6 +133,13 @@ def test_why_a_job_ended(job: JobStatus, failure: Any, tail: Any, says: str) -> 
     assert (finding.phase, finding.cause) == ("ended", says)
 
 
+@pytest.mark.parametrize(("ident", "verb"), [("93", "supervise"), ("local", "submit")])
+def test_what_brings_an_ended_job_back(ident: str, verb: str) -> None:
+    finding = cause.judge_job(replace(JOB, id=ident, state="TIMEOUT"), run_wanted=True)
+    assert finding is not None
+    assert f"exaslurm {verb}" in str(finding.remedy)
+
+
 def test_a_job_that_was_stopped_on_purpose_is_no_problem() -> None:
     finding = cause.judge_job(replace(JOB, state="CANCELLED"), run_wanted=False)
     assert finding == cause.Finding("stopped")
