@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,8 +53,9 @@ def drain(
     """Ask the deployment to empty replicas, nodes or cells; returns when it knows.
 
     Later jobs do without drained nodes for ``excluded_s`` (0: they need not). Raises
-    DeploymentError for a name that is not there (and then nothing was asked), NotReadyError if a
-    controller that would know gives no answer, StateError if the request cannot be written down.
+    DeploymentError for a name that is not there (and then nothing was asked), or where only another
+    host can ask; NotReadyError if a controller that would know gives no answer, StateError if the
+    request cannot be written down.
     """
     run_dir.require()
     desired = run_dir.read_desired()
@@ -65,6 +67,7 @@ def drain(
     why = f"drained by {user}" + (f": {reason}" if reason else "")
     if what == "cell":
         return _drain_cells(run_dir, names, user, why)
+    records.require_here(run_dir.generation(desired.generation), socket.gethostname())
     return _Cells(run_dir).drain(what, names, why, excluded_s)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,11 +33,13 @@ def scale(
     they are no longer scaled automatically. Those in ``auto`` are again.
 
     Returns what is wanted now; it takes a supervisor to come about. DeploymentError if the
-    deployment does not run, UserError for a shard that is not there, or a number beyond its limits.
+    deployment does not run (or on another host, without Slurm), UserError for a shard that is not
+    there, or a number beyond its limits.
     """
     run_dir.require()
     with deployment_lock(run_dir):
         generation, plan = _running(run_dir)
+        records.require_here(generation, socket.gethostname())
         before = run_dir.read_scale() or at_start(plan) or Scale()
         counts = {_shard(plan, name): count for name, count in wanted.items()}
         given_back = {_shard(plan, name) for name in auto}

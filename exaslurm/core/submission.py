@@ -56,6 +56,11 @@ class Submission:
     gap_s: float | None = None
     limited_by: str | None = None
 
+    def is_elsewhere(self, here: str) -> bool:
+        """Whether it runs without Slurm on another host than ``here``. It listens on the loopback
+        address there: here, whoever listens at that address is anybody."""
+        return self.job_id == "local" and self.host not in (None, here)
+
 
 def token_of(job_name: str, deployment: str, cell: str) -> str | None:
     """The token in the name of a job that was submitted for a turn; None if the job was not given

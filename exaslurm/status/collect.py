@@ -248,8 +248,8 @@ class Collector:
         return {name: state for name, state in found.items() if state.plan_hash in hashes}
 
     def _may_be_asked(self, submission: Submission) -> bool:
-        if submission.job_id == "local" and submission.host not in (None, self.hostname):
-            return False  # it listens on the loopback address there: here, that is anybody's
+        if submission.is_elsewhere(self.hostname):
+            return False
         return submission.state != "stopped" and self._job(submission).state not in judge.ENDED
 
     def _ask_routers(self, live: tuple[RouterAddress, ...], key: str) -> list[RouterView]:

@@ -14,7 +14,7 @@ from exaslurm.core.marker import BootstrapMarker
 from exaslurm.core.plan import Plan
 from exaslurm.core.scale import Scale, Targets
 from exaslurm.core.submission import Desired, Submission
-from exaslurm.errors import StateError
+from exaslurm.errors import DeploymentError, StateError
 from exaslurm.rundir import GenerationDir, RunDir
 from exaslurm.util.files import append_line, read_text, state_error, write_atomic
 from exaslurm.util.user import user_and_home
@@ -67,6 +67,17 @@ def _read_submission(path: Path, damaged: Callable[[StateError], None] | None) -
             raise
         damaged(error)
         return None
+
+
+def require_here(generation: GenerationDir, here: str) -> None:
+    """DeploymentError if the controllers can be asked on another host only (see
+    ``Submission.is_elsewhere``), StateError if a record cannot be read."""
+    for item in read_submissions(generation).values():
+        if item.is_elsewhere(here):
+            raise DeploymentError(
+                f"deployment {item.deployment!r} runs on {item.host}, and listens there only",
+                remedy=f"run this on {item.host}",
+            )
 
 
 def read_plan(generation: GenerationDir) -> Plan | None:

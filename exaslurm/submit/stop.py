@@ -194,8 +194,8 @@ class _Stop:
             return [target for target, taken in zip(targets, answers, strict=True) if taken]
 
     def _ask(self, target: _Target, key: str) -> bool:
-        if target.is_local and target.submission.host != self.hostname:
-            return False  # it listens on the loopback address there: here, that is anybody's
+        if target.submission.is_elsewhere(self.hostname):
+            return False
         path = self.run_dir.record(target.submission.cell)
         try:
             record = codec.loads(CellRecord, read_text(path), where=str(path))
@@ -232,7 +232,7 @@ class _Stop:
     # --- waiting ------------------------------------------------------------------------------
 
     def _wait(self, targets: list[_Target], timeout_s: float) -> bool:
-        here = [t for t in targets if not t.is_local or t.submission.host == self.hostname]
+        here = [t for t in targets if not t.submission.is_elsewhere(self.hostname)]
         first_s = 0.2 if all(target.is_local for target in here) else 1.0
         return wait_until(lambda: not self._running(here), timeout_s=timeout_s, first_s=first_s)
 

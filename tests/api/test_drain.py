@@ -107,6 +107,14 @@ def test_the_cell_that_has_it_is_asked(made: Made) -> None:
     assert json.loads(line)["verb"] == "drain asked"
 
 
+def test_the_key_goes_to_no_other_program_at_a_loopback_address(made: Made) -> None:
+    made.submission("c001", job_id="local", host="elsewhere")
+    with pytest.raises(DeploymentError, match="runs on elsewhere") as caught:
+        made.drain("replica", "c001-r0000")
+    assert caught.value.remedy == "run this on elsewhere"
+    assert made.asked == []
+
+
 def test_the_history_names_the_generation_that_runs(made: Made) -> None:
     """Not a newer one that was taken back."""
     made.run_dir.generation(2).make(("c000",))

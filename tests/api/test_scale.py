@@ -11,9 +11,10 @@ import pytest
 from exaslurm.api.scale import scale, wanted_now
 from exaslurm.core.codec import dumps
 from exaslurm.core.plan import AutoscalePlan, ShardScale
+from exaslurm.core.submission import Submission
 from exaslurm.errors import DeploymentError, UserError
 from exaslurm.rundir import RunDir
-from exaslurm.submit.records import write_desired
+from exaslurm.submit.records import write_desired, write_submission
 from tests.tools import plans
 
 ENVIRON = {"USER": "exa1", "HOME": "/home/exa1"}
@@ -91,3 +92,15 @@ def test_without_autoscale_anything_that_is_planned(tmp_path: Path) -> None:
     write_desired(run_dir, run=False, generation=1)
     with pytest.raises(DeploymentError, match="is stopped"):
         scale(run_dir, {"m:a": 1}, environ=ENVIRON)
+
+
+def test_the_key_goes_to_no_other_program_at_a_loopback_address(tmp_path: Path) -> None:
+    run_dir = deployment(tmp_path)
+    item = Submission(
+        deployment="d", cell="c000", generation=1, plan_hash="x", token="t", job_name="exa-d-c000",
+        created_s=1.0, state="submitted", job_id="local", host="elsewhere",
+    )  # fmt: skip
+    write_submission(run_dir.generation(1), item)
+    with pytest.raises(DeploymentError, match="runs on elsewhere"):
+        scale(run_dir, {"m:a": 4}, environ=ENVIRON)
+    assert run_dir.read_scale() is None
