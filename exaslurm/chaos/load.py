@@ -26,7 +26,8 @@ _WARM_S = 30.0
 class LoadPlan:
     """What is asked. ``concurrency`` clients, each with one request at a time, of which every
     ``1 / stream_share``th wants a stream; ``rate_per_s``: all together, at most (0: as they can).
-    ``prompt_words`` is about how long a prompt is, ``max_tokens`` how long an answer."""
+    ``prompt_words`` is about how long a prompt is, ``max_tokens`` how long an answer;
+    ``own_prompts``: how many different ones each client has (0: as many as it asks)."""
 
     model: str
     concurrency: int = 16
@@ -35,6 +36,7 @@ class LoadPlan:
     prompt_words: int = 8
     max_tokens: int = 32
     timeout_s: float = CLIENT_TIMEOUT_S
+    own_prompts: int = 0
 
 
 @dataclass
@@ -102,7 +104,8 @@ class Load:
         while await self._may_go_on():
             # Evenly mixed over the requests of each client, and over clients.
             stream = int((turn + 1) * share) > int(turn * share)
-            await self._ask(f"{number}.{turn}", stream=stream)
+            prompt = turn % self.plan.own_prompts if self.plan.own_prompts else turn
+            await self._ask(f"{number}.{prompt}", stream=stream)
             turn += 1
 
     async def _may_go_on(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # A process that has started not long ago still fills what it keeps: caches, pools, its heap.
-SETTLED_S = 120.0
+SETTLED_S = 240.0
 # Two-sided 95 % of a normal distribution.
 _Z = 1.96
 # Samples follow each other: so many neighbours count as one.

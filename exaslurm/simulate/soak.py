@@ -27,6 +27,8 @@ from exaslurm.util.clock import Clock
 
 log = logging.getLogger(__name__)
 
+# What routers remember of prompts is full soon, and grows no more.
+_OWN_PROMPTS = 40
 FIGURES = ("mem_mib", "descriptors", "threads")
 _LOOK_S = 2.0
 # Around the kill of a router's worker, the connections to it may break.
@@ -174,7 +176,7 @@ async def _run(run: Run, world: World, begun_s: float) -> dict[str, Any]:
     striker = Striker(world, spared, run.notice_s)
     key = await asyncio.to_thread(world.client_key)
     plan = LoadPlan(model="pretend", concurrency=run.concurrency, rate_per_s=run.rate_per_s,
-                    stream_share=0.5, max_tokens=40)  # fmt: skip
+                    stream_share=0.5, max_tokens=40, own_prompts=_OWN_PROMPTS)  # fmt: skip
     load = Load(plan=plan, address=lambda: world.url + "/v1", key=key, reconnects=True)
     watch = Watch(world, striker, load)
     await _until_full(watch, run.settle_s)

@@ -84,6 +84,16 @@ async def test_half_of_the_requests_are_streams_and_all_are_answered() -> None:
         assert {item.replica for item in load.asked if not item.stream} == {"r"}
 
 
+async def test_a_client_may_ask_the_same_again() -> None:
+    plan = LoadPlan(model="m", concurrency=2, own_prompts=1)
+    async with served() as server:
+        async with Load(plan, address=lambda: server.url, key="secret") as load:
+            await load.warm()
+            await asyncio.sleep(0.3)
+        assert len(server.bodies) > 4
+        assert len({str(body["messages"]) for body in server.bodies}) == plan.concurrency
+
+
 async def test_a_rate_is_kept() -> None:
     plan = LoadPlan(model="m", concurrency=4, rate_per_s=20.0)
     async with served() as server, Load(plan, lambda: server.url, "secret") as load:

@@ -46,7 +46,7 @@ def test_a_leak_is_seen_in_processes_that_are_replaced() -> None:
         sample
         for number in range(4)
         for sample in life(
-            str(number), 500.0 * number, 500.0 * (number + 1), 40.0, 30 / 3600, seed=number
+            str(number), 700.0 * number, 700.0 * (number + 1), 40.0, 30 / 3600, seed=number
         )
     ]
     found = slope(samples, since_s=0.0)
@@ -56,7 +56,7 @@ def test_a_leak_is_seen_in_processes_that_are_replaced() -> None:
 
 def test_the_start_of_a_process_does_not_count() -> None:
     grown = [
-        Sample(process="1", at_s=at, age_s=at, value=min(at, SETTLED_S)) for at in range(0, 400, 2)
+        Sample(process="1", at_s=at, age_s=at, value=min(at, SETTLED_S)) for at in range(0, 600, 2)
     ]
     found = slope(grown, since_s=0.0)
     assert found is not None
