@@ -38,6 +38,7 @@ class Step:
         # Node -> how its task ended.
         self.ended: dict[str, str] = {}
         self._say = say
+        self._stopped = False
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -59,6 +60,8 @@ class Step:
                 remedy="put Slurm's bin directory on PATH in the site config's prologue",
             ) from None
         self._reader = asyncio.create_task(self._read())
+        if self._stopped:  # while it was being started
+            self.signal(STOP)
 
     @property
     def returncode(self) -> int | None:
@@ -75,7 +78,9 @@ class Step:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal srun, which passes it on to its tasks."""
+        """Signal srun, which passes it on to its tasks. Before it runs only ``STOP`` is kept for
+        it: srun does not outlive other signals until it has set itself up for them."""
+        self._stopped |= number == STOP
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)

@@ -276,21 +276,25 @@ def test_the_controller_is_told_where_a_task_ended(stage: Stage, tmp_path: Path)
 
 def test_signals_reach_every_step_once(stage: Stage, tmp_path: Path) -> None:
     """SIGTERM as another one: srun would kill its tasks in place of passing it on."""
-    up = tmp_path / "up"
     for group in (0, 1):
         stage.component(
             group,
             f"""
             trap 'echo USR2 >> "{tmp_path}/got.{group}"; exit 0' USR2
             trap 'echo USR1 >> "{tmp_path}/got.{group}"' USR1
-            touch "{up}.{group}"
+            echo up >&2
             while :; do sleep 0.05; done
             """,
         )
     process = start(stage)
     try:
-        for group in (0, 1):
-            wait_for(Path(f"{up}.{group}"), process)
+        assert process.stderr is not None
+        waiting = {f"component {group}: up" for group in (0, 1)}
+        for line in process.stderr:
+            waiting = {words for words in waiting if words not in line}
+            if not waiting:  # what is said of a step is said by who has it
+                break
+        assert not waiting
         process.send_signal(signal.SIGUSR1)
         for group in (0, 1):
             wait_for(tmp_path / f"got.{group}", process)
