@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from acceptance.lab import HOME, Lab, lab
-from acceptance.runner import Line
+from acceptance.runner import Line, LineFailed
 
 # One for heads, five for engines; two of them below each leaf switch.
 NODES = 6
@@ -14,6 +14,19 @@ NODES = 6
 def big_lab(line: Line, *, profile: str = "wide") -> Lab:
     """Six hosts below three switches."""
     return lab(line, profile=profile, nodes=NODES)
+
+
+def forget(here: Lab) -> None:
+    """End and remove what earlier runs left of the lab user's deployments: cells, turns and the
+    history begin anew."""
+    done = here.sh(
+        f'for place in {HOME}/exaslurm/*/; do [ -d "$place" ] || continue; '
+        f'{here.env}/bin/exaslurm stop "$(basename "$place")" >/dev/null && rm -r "$place" || exit; '
+        "done",
+        timeout_s=900,
+    )
+    if done.returncode:
+        raise LineFailed(f"what an earlier run left does not end: {done.stderr[-500:]}")
 
 
 def site(here: Lab, name: str, text: str) -> None:

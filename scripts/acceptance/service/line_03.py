@@ -9,7 +9,7 @@ from typing import Any
 
 from acceptance.lab import Lab, lab, until
 from acceptance.runner import Line
-from acceptance.service.kit import big_lab
+from acceptance.service.kit import big_lab, forget
 from acceptance.service.turns import history, load, notes, report, submissions
 from acceptance.tiny import tiny_model
 
@@ -62,6 +62,7 @@ def run(line: Line) -> None:
             *WARN[slurm],
         )
         here = lab(line, slurm=slurm, accounting=conf)
+        forget(here)
         without_overlap(line, here)
         maintenance(line, here)
         preempted(line, here)
@@ -74,6 +75,7 @@ def roll_over(line: Line, times: int = 3) -> None:
     """Jobs of five minutes with real vLLM, replaced three times. A replica fills its node, so that
     the next job comes up on others."""
     here = big_lab(line)
+    forget(here)
     line.ran("submitted", here.submit(line, REAL.format(path=tiny_model(line, here)), "rolling"))
     names = ["c000", *(f"c000.{number}" for number in range(2, times + 2))]
 

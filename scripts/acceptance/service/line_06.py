@@ -12,7 +12,7 @@ from typing import Any
 
 from acceptance.lab import HOME, ROOT, Lab, until
 from acceptance.runner import Line, LineFailed
-from acceptance.service.kit import is_ready, site
+from acceptance.service.kit import forget, is_ready, site
 from acceptance.service.struck import supervise
 from acceptance.service.turns import submissions
 
@@ -58,6 +58,7 @@ PAUSES: tuple[tuple[str, int, str], ...] = (
 
 def run(line: Line) -> None:
     lab = leaders_lab(line)
+    forget(lab)
     site(lab, "leaders", SITE)
     lost_node(line, lab)
     paused(line, lab)
