@@ -19,12 +19,9 @@ def big_lab(line: Line, *, profile: str = "wide") -> Lab:
 def forget(here: Lab) -> None:
     """End and remove what earlier runs left of the lab user's deployments: cells, turns and the
     history begin anew."""
-    done = here.sh(
-        f'for place in {HOME}/exaslurm/*/; do [ -d "$place" ] || continue; '
-        f'{here.env}/bin/exaslurm stop "$(basename "$place")" >/dev/null && rm -r "$place" || exit; '
-        "done",
-        timeout_s=900,
-    )
+    end = f'{here.env}/bin/exaslurm stop "$(basename "$place")" >/dev/null && rm -r "$place"'
+    each = f'for place in {HOME}/exaslurm/*/; do [ ! -d "$place" ] || {{ {end}; }} || exit; done'
+    done = here.sh(each, timeout_s=900)
     if done.returncode:
         raise LineFailed(f"what an earlier run left does not end: {done.stderr[-500:]}")
 
