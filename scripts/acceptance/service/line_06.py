@@ -186,6 +186,12 @@ def submit(line: Line, lab: Lab, name: str) -> subprocess.CompletedProcess[str]:
     return lab.exaslurm("submit", f"{name}.yaml")
 
 
+def job_names(lab: Lab, deployment: str) -> list[str]:
+    """Of all jobs that Slurm remembers, once for each component."""
+    find = f"scontrol show jobs -o | grep -o 'JobName=exa-{deployment}-[^ ]*' | cut -d= -f2"
+    return lab.sh(find).stdout.split()
+
+
 def trial(
     lab: Lab, name: str, pause: tuple[str, int, str], pool: concurrent.futures.Executor
 ) -> tuple[bool, str]:
@@ -195,6 +201,8 @@ def trial(
     supervise(lab, name)  # it is known to serve
     lab.on("login", "rm", "-f", flag)
     begin = submissions(lab, name)
+    # Slurm still tells of jobs of an earlier run.
+    earlier = set(job_names(lab, name)) - {item["job_name"] for item in begin.values()}
     if event == "replace":
         job = begin["c000"]["job_id"]
         lab.on("login", "scancel", job)
@@ -218,7 +226,7 @@ def trial(
     live = [item for item in submissions(lab, name).values() if item["state"] == "submitted"]
     text = lab.sh(f"squeue --noheader --me --format='%i %j' | grep ' exa-{name}-' || true").stdout
     jobs = {row.split()[0].partition("+")[0] for row in text.splitlines()}
-    every = lab.sh(f"scontrol show jobs -o | grep -o 'JobName=exa-{name}-[^ ]*'").stdout.split()
+    every = [job for job in job_names(lab, name) if job not in earlier]
     strays = len(set(every)) - len(submissions(lab, name))
     most = max(Counter(every).values())
     ok = len(live) == 1 and jobs == {live[0]["job_id"]} and most <= 2 and strays <= 1
