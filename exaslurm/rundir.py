@@ -29,7 +29,7 @@ from exaslurm.core.rollout import Rollout
 from exaslurm.core.scale import Scale
 from exaslurm.core.submission import Desired, Endpoint, RouterAddress
 from exaslurm.errors import DeploymentError, StateError
-from exaslurm.util.files import is_there, make_private_dir, read_text, state_error
+from exaslurm.util.files import is_there, make_private_dir, read_text, state_error, write_atomic
 from exaslurm.util.user import user_and_home
 
 T = TypeVar("T")
@@ -228,6 +228,12 @@ class RunDir:
         """The routers on record, living or not. StateError as of ``read_optional``."""
         endpoint = read_optional(Endpoint, self.endpoint)
         return endpoint.routers if endpoint is not None else ()
+
+    def write_routers(self, routers: tuple[RouterAddress, ...]) -> None:
+        """Put these on record. Routers that live and are left out enter themselves again.
+        StateError."""
+        endpoint = Endpoint(deployment=self.deployment, routers=routers)
+        write_atomic(self.endpoint, codec.dumps(endpoint, indent=1))
 
     def read_rollout(self) -> Rollout | None:
         """The change of generation that is under way, or was the last one; None if there was none.

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 from exaslurm.core.submission import RouterAddress
 from exaslurm.errors import NotReadyError
 from exaslurm.rundir import RunDir
+from exaslurm.util.loopback import is_loopback
 from exaslurm.util.process import is_alive
-from exaslurm.util.reach import is_loopback, is_reached
+from exaslurm.util.reach import is_reached
 
 
 def find_endpoint(run_dir: RunDir) -> list[RouterAddress]:
@@ -61,9 +62,9 @@ def _listed(run_dir: RunDir) -> list[RouterAddress]:
 
 def ssh_line(router: RouterAddress) -> str | None:
     """The command that brings a loopback address to another machine; None if none is needed."""
-    if not is_loopback(router.url):
-        return None
     parts = urlsplit(router.url)
+    if not is_loopback(parts.hostname or ""):
+        return None
     port, host = parts.port or 80, parts.hostname or "localhost"
     target = f"[{host}]" if ":" in host else host
     return f"ssh -N -L {port}:{target}:{port} {router.host}"

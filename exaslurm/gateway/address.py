@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 
 _WILDCARDS = ("0.0.0.0", "::", "")
-
-
-def is_loopback(bind: str) -> bool:
-    if bind == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bind).is_loopback
-    except ValueError:
-        return False
 
 
 def advertised_url(bind: str, port: int, *, tls: bool = False) -> str:

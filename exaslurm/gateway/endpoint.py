@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import socket
@@ -11,11 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from exaslurm.core.codec import dumps
 from exaslurm.core.submission import Endpoint, RouterAddress
 from exaslurm.errors import StateError
 from exaslurm.rundir import RunDir
-from exaslurm.util.files import write_atomic
 from exaslurm.util.lock import file_lock
 from exaslurm.util.process import is_alive, start_ticks
 
@@ -68,14 +65,11 @@ def _change(
 ) -> None:
     with _lock(run_dir.endpoint.with_name(".endpoint.lock")):
         try:
-            endpoint = read_endpoint(run_dir)
+            routers = run_dir.read_routers()
         except StateError:  # damaged: what lives writes itself again
-            endpoint = Endpoint(deployment=run_dir.deployment)
-        others = tuple(
-            item for item in endpoint.routers if not _same(item, own) and _may_live(item)
-        )
-        fresh = dataclasses.replace(endpoint, routers=entries(others))
-        write_atomic(run_dir.endpoint, dumps(fresh, indent=1))
+            routers = ()
+        others = tuple(item for item in routers if not _same(item, own) and _may_live(item))
+        run_dir.write_routers(entries(others))
 
 
 @contextlib.contextmanager

@@ -8,10 +8,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from exaslurm.errors import StateError, UserError
-from exaslurm.gateway.address import is_loopback
 from exaslurm.gateway.options import GatewayOptions
 from exaslurm.keys.clients import ClientKeys, KeyInfo
 from exaslurm.keys.secrets import read_secret
+from exaslurm.util.loopback import is_loopback
 
 KEY_VARIABLE = "EXASLURM_ROUTER_KEY"
 _NAME = "client"

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Literal
 
 from exaslurm.errors import ExaslurmError, StateError
-from exaslurm.gateway.address import advertised_url, is_loopback
+from exaslurm.gateway.address import advertised_url
 from exaslurm.gateway.endpoint import own_address, withdraw
 from exaslurm.gateway.follow import Listed, Step, Wanted
 from exaslurm.gateway.listeners import Listeners, inode_of, remove_unix
 from exaslurm.gateway.service import Service
 from exaslurm.gateway.tls import Certificate
 from exaslurm.util.iothread import IoThread
+from exaslurm.util.loopback import is_loopback
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 
 from exaslurm.core.limits import Limits
 from exaslurm.core.plan import (
@@ -19,6 +18,7 @@ from exaslurm.plan.directives import Ask, Directives, JobOptions, directives
 from exaslurm.plan.slots import spec_path
 from exaslurm.site.model import NodeKind, Site
 from exaslurm.spec.model import Spec
+from exaslurm.util.loopback import is_loopback
 from exaslurm.util.yaml_lines import nearest
 
 # What a gateway needs to end beside the time for requests at hand.
@@ -67,7 +67,7 @@ def gateway_plan(
 def _job_bind(spec: Spec, site: Site, findings: Findings) -> str:
     """A job's loopback address is of no use to anybody."""
     if spec.gateway.bind is not None:
-        if _is_loopback(spec.gateway.bind):
+        if is_loopback(spec.gateway.bind):
             text = f"{spec.gateway.bind} cannot be reached from outside of the gateway's job"
             findings.add(spec.problem("gateway.bind", text))
         return spec.gateway.bind
@@ -76,14 +76,7 @@ def _job_bind(spec: Spec, site: Site, findings: Findings) -> str:
             "gateway.home: job: without gateway.tls, keys and prompts cross the network between "
             "nodes unencrypted"
         )
-    return NODE_ADDRESS if _is_loopback(site.gateway.bind) else site.gateway.bind
-
-
-def _is_loopback(bind: str) -> bool:
-    try:
-        return ipaddress.ip_address(bind).is_loopback
-    except ValueError:
-        return bind == "localhost"
+    return NODE_ADDRESS if is_loopback(site.gateway.bind) else site.gateway.bind
 
 
 def _job(spec: Spec, site: Site, options: JobOptions, findings: Findings) -> GatewayJobPlan | None:

@@ -9,10 +9,8 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
-from exaslurm.core import codec
-from exaslurm.core.submission import Endpoint, RouterAddress
+from exaslurm.core.submission import RouterAddress
 from exaslurm.errors import StateError
 from exaslurm.rundir import RunDir
 from exaslurm.slurm.environ import outside
@@ -103,8 +101,7 @@ def _forget_dead(run_dir: RunDir, host: str) -> None:
         item for item in routers if item.host != host or is_alive(item.pid, item.start_ticks)
     )
     if alive != routers:
-        endpoint = replace(Endpoint(deployment=run_dir.deployment), routers=alive)
-        write_atomic(run_dir.endpoint, codec.dumps(endpoint, indent=1))
+        run_dir.write_routers(alive)
 
 
 def _until_gone(processes: list[tuple[int, int]], timeout_s: float) -> bool:

@@ -8,7 +8,6 @@ again within a second.
 
 from __future__ import annotations
 
-import dataclasses
 import http.client
 import logging
 import socket
@@ -17,12 +16,10 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from exaslurm.core.codec import dumps
-from exaslurm.core.submission import Endpoint, RouterAddress
+from exaslurm.core.submission import RouterAddress
 from exaslurm.rundir import RunDir
 from exaslurm.submit.lock import deployment_lock, require_lease
 from exaslurm.supervisor.observe import Look
-from exaslurm.util.files import write_atomic
 from exaslurm.util.reach import connect, is_reached
 
 log = logging.getLogger(__name__)
@@ -75,10 +72,7 @@ class LostRouters:
                 routers = self.run_dir.read_routers()
                 kept = tuple(router for router in routers if router not in lost)
                 require_lease()
-                endpoint = dataclasses.replace(
-                    Endpoint(deployment=self.run_dir.deployment), routers=kept
-                )
-                write_atomic(self.run_dir.endpoint, dumps(endpoint, indent=1))
+                self.run_dir.write_routers(kept)
             for router in lost:
                 self._since_s.pop(router)
                 log.warning(

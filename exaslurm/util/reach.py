@@ -4,10 +4,11 @@ Never through a site's web proxy: routers are in the same cluster."""
 from __future__ import annotations
 
 import http.client
-import ipaddress
 import socket
 import ssl
 from urllib.parse import urlsplit
+
+from exaslurm.util.loopback import is_loopback
 
 
 def connect(url: str, *, certificate: str = "", timeout_s: float) -> http.client.HTTPConnection:
@@ -30,21 +31,12 @@ def connect(url: str, *, certificate: str = "", timeout_s: float) -> http.client
     return http.client.HTTPSConnection(host, port or 443, timeout=timeout_s, context=context)
 
 
-def is_loopback(url: str) -> bool:
-    """Whether an address can be reached from its own host only."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def is_reached(url: str, host: str, here: str) -> bool:
     """Whether the router at ``url``, which runs on ``host``, is what answers there for a process on
     ``here``: on another host, somebody else may listen at the same loopback address or socket."""
-    return host == here or not (url.startswith("unix:") or is_loopback(url))
+    return host == here or not (
+        url.startswith("unix:") or is_loopback(urlsplit(url).hostname or "")
+    )
 
 
 def only_this(certificate: str) -> ssl.SSLContext:

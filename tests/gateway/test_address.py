@@ -4,8 +4,9 @@ import pytest
 
 from exaslurm.core.plan import PortPolicy
 from exaslurm.core.ports import MAX_ENGINES, RAY_WORKERS_LAST, block_base, engine_port
-from exaslurm.gateway.address import advertised_url, is_loopback
+from exaslurm.gateway.address import advertised_url
 from exaslurm.gateway.listeners import router_ports
+from exaslurm.util.loopback import is_loopback
 
 
 def test_router_ports_are_none_of_any_cell() -> None:
