@@ -29,11 +29,12 @@ _BOUNDLESS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a router is started. ``header`` is what its clients have to send."""
+    """How a router is started. ``header`` is what its clients have to send; ``folder``: where."""
 
     command: Sequence[str | Path]
     env: Mapping[str, str] = field(default_factory=dict)
     header: str = ""
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,15 @@ def peer(name: str, program: Path) -> Contestant:
     )
 
 
-def ours(profile: str, python: str, *, workers: int = 1) -> Contestant:
+def ours(profile: str, python: str, package: Path, *, workers: int = 1) -> Contestant:
     """``core``: a list of engines, their health and figures, one key. ``full``: an audit log on
-    disk, a key with limits, a bounded queue and a canary, too."""
+    disk, a key with limits, a bounded queue and a canary, too. ``package``: the folder that
+    exaslurm lies in."""
 
     def start(port: int, engines: Sequence[int], folder: Path) -> Start:
         command = [python, "-m", "exaslurm.gateway", "--port", str(port)]
         command += ["--workers", str(workers)]
-        env = {"PYTHONPATH": os.fspath(ROOT)}
+        env = {"PYTHONPATH": os.fspath(package)}
         if profile == "core":
             listed = folder / "engines.txt"
             listed.write_text("".join(f"{url}\n" for url in _urls(engines)))
@@ -100,7 +102,8 @@ def ours(profile: str, python: str, *, workers: int = 1) -> Contestant:
             command += ["--audit", os.fspath(folder / "audit")]
             command += ["--limit", "max_in_flight_per_replica=10000", "--limit", "max_waiting=1000"]
         command += ["--engines-file", os.fspath(listed)]
-        return Start(command, env, f"Authorization: Bearer {KEY}")
+        # Python looks into the folder it is started in before any other.
+        return Start(command, env, f"Authorization: Bearer {KEY}", folder)
 
     name = profile if workers == 1 else f"{profile}, {workers} workers"
     return Contestant(name, "", True, start)

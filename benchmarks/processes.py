@@ -12,10 +12,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+ROOT = Path(__file__).resolve().parent.parent
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _END_S = 5.0
 # Below those that the kernel gives to connections, where it can be helped.
 _PORTS = range(10240, 32000)
+
+
+def told(script: str) -> str:
+    """What one of the project's scripts prints."""
+    program = ROOT / "scripts" / script
+    return subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 @contextlib.contextmanager
@@ -95,6 +102,7 @@ class Running:
         cores: Iterable[int],
         log: IO[bytes],
         env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
         piped: bool = False,
     ) -> None:
         pipe = subprocess.PIPE if piped else None
@@ -106,6 +114,7 @@ class Running:
                 stdout=pipe or log,
                 stderr=log,
                 env={**os.environ, **(env or {})},
+                cwd=folder,
                 start_new_session=True,
             )
 

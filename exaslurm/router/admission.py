@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from exaslurm.core.limits import Limits
 from exaslurm.keys.clients import KeyInfo
@@ -34,21 +34,21 @@ __all__ = ["Admission", "Entry", "Figures", "KeyFigures", "Limits", "ModelFigure
 log = logging.getLogger(__name__)
 
 # What a request costs besides its tokens, in tokens: requests without any are not free.
-_BASE_COST = 100
+_BASE_COST: Final = 100
 # Of the places to wait in, one model leaves 1/8 to others.
-_KEPT_FOR_OTHERS = 8
-_UNKNOWN_RETRY_S = 5
-_MAX_RETRY_S = 60
-_DRAIN_MEMORY_S = 5.0
-_FORGET_EVERY_S = 60.0
+_KEPT_FOR_OTHERS: Final = 8
+_UNKNOWN_RETRY_S: Final = 5
+_MAX_RETRY_S: Final = 60
+_DRAIN_MEMORY_S: Final = 5.0
+_FORGET_EVERY_S: Final = 60.0
 # In one sweep, so that the streams of others do not stall meanwhile.
-_MOST_TIME_OUTS = 500
+_MOST_TIME_OUTS: Final = 500
 
 # Why a request was refused, besides the reasons of ``key_use``: the ``cause`` of the error.
-KEY_WAITING = "key_waiting"
-QUEUE_FULL = "queue_full"
-QUEUE_TIMEOUT = "queue_timeout"
-CAUSES = (KEY_CONCURRENCY, KEY_REQUESTS, KEY_TOKENS, KEY_WAITING, QUEUE_FULL, QUEUE_TIMEOUT)
+KEY_WAITING: Final = "key_waiting"
+QUEUE_FULL: Final = "queue_full"
+QUEUE_TIMEOUT: Final = "queue_timeout"
+CAUSES: Final = (KEY_CONCURRENCY, KEY_REQUESTS, KEY_TOKENS, KEY_WAITING, QUEUE_FULL, QUEUE_TIMEOUT)
 
 
 class Entry(Protocol):
@@ -380,7 +380,7 @@ class Admission:
         model.capacity = capacity
         each = self._limits.max_in_flight_per_replica
         if each is not None:
-            model.room = -(-each * capacity // self._processes)
+            model.room = float(-(-each * capacity // self._processes))
             if model.queue.size:
                 self._let_in()
 

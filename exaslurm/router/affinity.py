@@ -14,7 +14,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Container, Sequence
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from exaslurm.router.blocks import EXTENTS
 from exaslurm.router.prefixes import CAPACITY, Found, Prefixes, Shared
@@ -35,28 +35,28 @@ class Loaded(Protocol):
 
 L = TypeVar("L", bound=Loaded)
 
-LOAD_FACTOR = 1.25
-LOAD_SLACK = 4.0
+LOAD_FACTOR: Final = 1.25
+LOAD_SLACK: Final = 4.0
 """No replica is chosen for affinity whose load is above LOAD_FACTOR x mean + LOAD_SLACK."""
 
 # Costs are in prompts of the usual size; chosen on a trace of real conversations
 # (benchmarks/affinity), around which the result is flat.
-_LOAD_COST = 0.1  # of one request at the replica
-_SHARE_COST = 0.05  # of a prompt's worth of work beyond the mean
-_STRANGER_COST = 0.5  # of a replica that the hash does not name: others would not find it
-_NEXT_HOME_COST = 0.25
+_LOAD_COST: Final = 0.1  # of one request at the replica
+_SHARE_COST: Final = 0.05  # of a prompt's worth of work beyond the mean
+_STRANGER_COST: Final = 0.5  # of a replica that the hash does not name: others would not find it
+_NEXT_HOME_COST: Final = 0.25
 
 # A replica that has the whole prompt gets it at once if its load is about the mean, and what it was
 # given beyond its share costs less than the prompt would elsewhere: hardly another could be
 # cheaper. Of one that is idle nobody asks what the mean is: among thousands, what was not looked at
 # of late is far away in memory.
-_IDLE_SLACK = 1.0
-_HORIZON = 200.0  # prompts per replica after which its account has faded to 1/e
-_SMOOTHING = 1 / 16
-_LONGEST_WALK = 32  # points of the ring
-_RESCALE = 1e9
-_SPREAD = 0x9E3779B97F4A7C15  # odd; decorrelates the second home from the first
-_WORD = (1 << 64) - 1
+_IDLE_SLACK: Final = 1.0
+_HORIZON: Final = 200.0  # prompts per replica after which its account has faded to 1/e
+_SMOOTHING: Final = 1 / 16
+_LONGEST_WALK: Final = 32  # points of the ring
+_RESCALE: Final = 1e9
+_SPREAD: Final = 0x9E3779B97F4A7C15  # odd; decorrelates the second home from the first
+_WORD: Final = (1 << 64) - 1
 
 
 class _Engine(Generic[L]):

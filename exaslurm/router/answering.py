@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from exaslurm.router.call import Call
 from exaslurm.router.errors import RequestError
@@ -31,12 +31,17 @@ if TYPE_CHECKING:
     from exaslurm.router.exchange import Exchange
     from exaslurm.router.router import Router
 
-_MAX_REFUSAL_BYTES = 64 * 1024
-_CHUNKED = b"transfer-encoding: chunked\r\n"
+_MAX_REFUSAL_BYTES: Final = 64 * 1024
+_CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 # vLLM's words for "this process will not answer any more" inside a 500.
-_DYING = (b"cannot schedule new futures after shutdown", b"EngineCore", b"EngineDeadError")
+_DYING: Final = (b"cannot schedule new futures after shutdown", b"EngineCore", b"EngineDeadError")
 
-READING, WAITING, SENT, HOLDING, PASSING, OVER = range(6)
+READING: Final = 0
+WAITING: Final = 1
+SENT: Final = 2
+HOLDING: Final = 3
+PASSING: Final = 4
+OVER: Final = 5
 """What a request waits for: the rest of itself; its turn; the head of an answer; enough of the
 answer to judge it; the rest of the answer; nothing any more."""
 
@@ -80,6 +85,7 @@ class Answering(Call, ABC):
         "_relay",
         "_router",
         "_target",
+        "_to_client",
         "events",
         "head",
         "keep_alive",
@@ -96,6 +102,7 @@ class Answering(Call, ABC):
         self.moved_s = self.sent_s = self.started_s
         self._router = router
         self._client = client
+        self._to_client = client.write
         self._target: Target | None = None
         self._handle: Request | None = None
         self._hedge: Hedge | None = None
@@ -378,7 +385,7 @@ class Answering(Call, ABC):
     def _write(self, data: bytes) -> None:
         self.moved_s = self._router.now_s
         self.bytes_out += len(data)
-        write = self._client.write
+        write = self._to_client
         write(data)
 
     def _write_counted(self, data: bytes) -> None:

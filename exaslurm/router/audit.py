@@ -88,11 +88,11 @@ class Audit:
         self._missing = 0
         self._trouble: str | None = None
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
+        self._serialiser = threading.Thread(target=self._work, name="audit", daemon=True)
 
     def start(self) -> None:
         """Begin to write."""
-        self._thread.start()
+        self._serialiser.start()
 
     def record(self, call: Call) -> None:
         """Keep a request that is over. Never blocks."""
@@ -143,8 +143,8 @@ class Audit:
         """Write what is left and end the chain. Returns how many requests will be missing in it:
         0 unless the disk takes no more, or does not answer within ``timeout_s``."""
         self._ending.set()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        self._serialiser.join(timeout_s)
+        if self._serialiser.is_alive():
             self._missing = self._untold() + self._writer.at_stake
         if self._missing:
             log.error(

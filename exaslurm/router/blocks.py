@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
-_FIRST_BYTES = 256
-_COPIED_BYTES = 16 * 1024
-_PER_DOUBLING = 8
-_DOUBLINGS = 11
+_FIRST_BYTES: Final = 256
+_COPIED_BYTES: Final = 16 * 1024
+_PER_DOUBLING: Final = 8
+_DOUBLINGS: Final = 11
 
 
 def _extents() -> tuple[int, ...]:
@@ -29,11 +30,11 @@ def _extents() -> tuple[int, ...]:
     return tuple(ends)
 
 
-EXTENTS = _extents()
+EXTENTS: Final = _extents()
 """Bytes of prompt that the first 0, 1, 2, ... blocks cover. What lies beyond the last one, 4 MiB,
 is not looked at."""
 
-_BLOCKS = tuple(slice(*ends) for ends in pairwise(EXTENTS))
+_BLOCKS: Final = tuple(slice(*ends) for ends in pairwise(EXTENTS))
 
 
 def blocks(raw: bytes, start: int) -> list[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from exaslurm.keys.clients import KeyInfo
 
-CLIENT_LEFT = 499
-UNKNOWN_MODEL = "-"
-NOBODY = KeyInfo(name="", created_s=0.0)
+CLIENT_LEFT: Final = 499
+UNKNOWN_MODEL: Final = "-"
+NOBODY: Final = KeyInfo(name="", created_s=0.0)
 """Who a request is from before it has shown a key."""
 
 

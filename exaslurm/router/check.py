@@ -7,7 +7,7 @@ request that passes may still be refused by the engine, in its own words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from exaslurm.router.errors import RequestError
 from exaslurm.router.fields import (
@@ -26,7 +26,7 @@ from exaslurm.router.fields import (
 from exaslurm.router.parse import kind
 
 # One of the alternatives must be there, and not null.
-_REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
+_REQUIRED: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     CHAT: (("messages",),),
     COMPLETIONS: (("prompt", "prompt_embeds"),),
     RESPONSES: (("input",),),
@@ -40,24 +40,24 @@ _REQUIRED: dict[str, tuple[tuple[str, ...], ...]] = {
         SCORE, (("queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
     ),
 }
-_CONVERSATIONS = frozenset((CHAT, MESSAGES, COUNT_TOKENS))
+_CONVERSATIONS: Final = frozenset((CHAT, MESSAGES, COUNT_TOKENS))
 # These take a text or a conversation: if the text can be read, that is it.
-_EITHER_TEXT = {TOKENIZE: ("prompt", (str,)), **dict.fromkeys(EMBED, ("input", (str, list)))}
+_EITHER_TEXT: Final = {TOKENIZE: ("prompt", (str,)), **dict.fromkeys(EMBED, ("input", (str, list)))}
 # The first of these that is not null counts.
-_OUTPUT_LIMITS = {
+_OUTPUT_LIMITS: Final = {
     CHAT: ("max_completion_tokens", "max_tokens"),
     COMPLETIONS: ("max_tokens",),
     RESPONSES: ("max_output_tokens",),
     MESSAGES: ("max_tokens",),
 }
 # Of bodies that are not looked into otherwise. No other path makes tokens, whatever is asked for.
-_MORE_OUTPUT_LIMITS: dict[str, tuple[str, ...]] = dict.fromkeys(
+_MORE_OUTPUT_LIMITS: Final[dict[str, tuple[str, ...]]] = dict.fromkeys(
     ("/v1/chat/completions/batch", "/invocations"), ("max_completion_tokens", "max_tokens")
 )
-_MOST_TOKENS = 2**31
+_MOST_TOKENS: Final = 2**31
 _Rule = Callable[[str, Mapping[str, Any], Any], None]
-_MEASURED = frozenset((int, float))
-_NOT_CONTENT = (int, float)  # and bool, which is an int
+_MEASURED: Final = frozenset((int, float))
+_NOT_CONTENT: Final = (int, float)  # and bool, which is an int
 
 
 def check(route: str, data: Mapping[str, Any], max_model_len: int | None) -> None:
@@ -165,8 +165,7 @@ def _check_messages(route: str, data: Mapping[str, Any], messages: Any) -> None:
         if type(messages) is not list:
             raise _wrong("messages", "a list", messages)
     if not messages and not data.get("kv_transfer_params"):
-        message = "'messages' must have at least one message"
-        raise RequestError(400, message, param="messages")
+        raise RequestError(400, "'messages' must have at least one message", param="messages")
     for number, message in enumerate(messages):
         if type(message) is not dict:
             raise _wrong(f"messages[{number}]", "an object", message)
@@ -233,7 +232,7 @@ def _check_response_format(route: str, _data: Mapping[str, Any], form: Any) -> N
         raise RequestError(400, f"the field '{where}' is missing", param=where)
 
 
-_RULES: dict[str, _Rule] = {
+_RULES: Final[dict[str, _Rule]] = {
     "messages": _check_messages,
     "prompt": _check_prompt,
     "input": _check_text,
@@ -244,8 +243,8 @@ _RULES: dict[str, _Rule] = {
 }
 # By path and field, so that the usual request is done with after few look-ups.
 _Known = Mapping[str, tuple[frozenset[type], Field, bool, _Rule | None]]
-_NOTHING: _Known = {}
-_KNOWN: dict[str, _Known] = {
+_NOTHING: Final[_Known] = {}
+_KNOWN: Final[dict[str, _Known]] = {
     route: {
         name: (field.types, field, field.bounded, _RULES.get(name))
         for name, field in fields.items()

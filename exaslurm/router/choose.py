@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 
 class Loaded(Protocol):
@@ -25,8 +25,8 @@ class Loaded(Protocol):
 
 L = TypeVar("L", bound=Loaded)
 
-_SAMPLES = 8
-_SAME_NODE = 3
+_SAMPLES: Final = 8
+_SAME_NODE: Final = 3
 
 
 def choose(

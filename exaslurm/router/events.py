@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Final
 
-SEPARATORS = (b"\n\n", b"\r\n\r\n")
+SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
 # An event this long (log-probabilities, audio) passes in pieces rather than wait in memory.
-MAX_HELD_BYTES = 256 * 1024
-_DONE = b"data: [DONE]"
-_ERROR = re.compile(rb'^(?:data:\s*\{"error":|event:\s*error\b)', re.MULTILINE)
-_CLIENT_FAULT = re.compile(rb'"code":\s*4\d\d\b')
-_ENDS_WITH_DONE = frozenset(("/v1/chat/completions", "/v1/completions"))
+MAX_HELD_BYTES: Final = 256 * 1024
+_DONE: Final = b"data: [DONE]"
+_ERROR: Final = re.compile(rb'^(?:data:\s*\{"error":|event:\s*error\b)', re.MULTILINE)
+_CLIENT_FAULT: Final = re.compile(rb'"code":\s*4\d\d\b')
+_ENDS_WITH_DONE: Final = frozenset(("/v1/chat/completions", "/v1/completions"))
 
 
 class EventStream:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from xxhash import xxh3_64_intdigest
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A body that is refused is read to its end up to here, so that the client can read the answer.
-MAX_WASTED_BYTES = 64 * 1024
-_MANY_PARTS = 4096
-_EVENTS_WITHOUT_TOKEN = 3
+MAX_WASTED_BYTES: Final = 64 * 1024
+_MANY_PARTS: Final = 4096
+_EVENTS_WITHOUT_TOKEN: Final = 3
 
 
 class Exchange(Answering):
@@ -65,7 +65,7 @@ class Exchange(Answering):
         self.request_complete = False
         self.response_complete = False
         self.refusal: RequestError | None = None
-        self._parts: list[bytes] | None = None
+        self._parts: list[bytes | bytearray] | None = None
         self._entered = False
         self._group: Group | None = None
         self._named: str | None = None
@@ -116,7 +116,7 @@ class Exchange(Answering):
         elif len(parts) < _MANY_PARTS:
             parts.append(piece)
         else:  # chunks of some bytes each would take many times their size
-            last: Any = parts[-1]
+            last = parts[-1]
             if not isinstance(last, bytearray):
                 last = bytearray()
                 parts.append(last)
@@ -171,7 +171,7 @@ class Exchange(Answering):
         fields = head.fields
         parts = self._parts
         if parts is not None:
-            self._body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
             self._parts = None
         body = self._body
         route = self.route

@@ -33,11 +33,11 @@ class Field:
     expected: str
     types: frozenset[type]
     reads: Callable[[Any], bool]
-    low: float = -math.inf
-    high: float = math.inf
+    low: int | float = -math.inf
+    high: int | float = math.inf
     bounded: bool = False
 
-    def within(self, low: float, high: float = math.inf) -> Field:
+    def within(self, low: int | float, high: int | float = math.inf) -> Field:
         return Field(self.expected, self.types, self.reads, low, high, bounded=True)
 
 

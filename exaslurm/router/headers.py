@@ -7,11 +7,12 @@ import itertools
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 
 # RFC 9110, 7.6.1: about one connection, not about the message.
-_HOP_BY_HOP = frozenset(
+_HOP_BY_HOP: Final = frozenset(
     (
         b"connection",
         b"keep-alive",
@@ -25,7 +26,7 @@ _HOP_BY_HOP = frozenset(
     )
 )
 # What the router sets itself, and the client's key, which never reaches an engine.
-_NOT_FORWARDED = _HOP_BY_HOP | {
+_NOT_FORWARDED: Final = _HOP_BY_HOP | {
     b"authorization",
     b"content-length",
     b"expect",
@@ -35,7 +36,7 @@ _NOT_FORWARDED = _HOP_BY_HOP | {
     b"x-request-id",
 }
 # The framing is the router's to say, and so is what pages of other origins may do.
-_NOT_RETURNED = _HOP_BY_HOP | {
+_NOT_RETURNED: Final = _HOP_BY_HOP | {
     b"access-control-allow-credentials",
     b"access-control-allow-origin",
     b"access-control-expose-headers",
@@ -43,14 +44,14 @@ _NOT_RETURNED = _HOP_BY_HOP | {
     b"x-exaslurm-replica",
     b"x-request-id",
 }
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
-_PLAIN_CONNECTION = frozenset((b"keep-alive", b"close", b"Keep-Alive", b"Close"))
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
+_PLAIN_CONNECTION: Final = frozenset((b"keep-alive", b"close", b"Keep-Alive", b"Close"))
 
 # Request ids are unique, not secret: a random start and a count cost no system call each.
 _ident_start = secrets.token_hex(8)
 _ident_count = itertools.count(1)
 # How this process names itself to what it sends requests to (RFC 9110, 7.6.3).
-VIA = b"1.1 exaslurm-" + _ident_start.encode()
+VIA: Final = b"1.1 exaslurm-" + _ident_start.encode()
 
 
 def _status_line(status: int) -> bytes:
@@ -61,13 +62,13 @@ def _status_line(status: int) -> bytes:
     return f"HTTP/1.1 {status} {phrase}\r\n".encode()
 
 
-_STATUS_LINES = {status: _status_line(status) for status in range(100, 1000)}
+_STATUS_LINES: Final = {status: _status_line(status) for status in range(100, 1000)}
 
 # For pages of other origins: any of them, without cookies.
-ANY_ORIGIN = b"access-control-allow-origin: *\r\n"
+ANY_ORIGIN: Final = b"access-control-allow-origin: *\r\n"
 # A proxy in front of the router must not collect events.
-EVENTS_PASS_AT_ONCE = b"x-accel-buffering: no\r\n"
-NO_CACHE = b"cache-control: no-cache\r\n"
+EVENTS_PASS_AT_ONCE: Final = b"x-accel-buffering: no\r\n"
+NO_CACHE: Final = b"cache-control: no-cache\r\n"
 
 
 def new_request_id() -> bytes:

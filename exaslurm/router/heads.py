@@ -8,7 +8,7 @@ small.
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from exaslurm.keys.clients import KeyInfo
 from exaslurm.router.forms import is_form
@@ -20,13 +20,13 @@ from exaslurm.router.headers import (
     usable_request_id,
 )
 
-_CAPACITY = 512
-_MAX_HEAD_BYTES = 2048
+_CAPACITY: Final = 512
+_MAX_HEAD_BYTES: Final = 2048
 # A length of more digits is not of a body that comes with its head.
-_MAX_DIGITS = 7
-_LENGTH = b"ength: "  # however the name is written
-_LENGTH_NAME = b"\r\ncontent-length: "
-_END = b"\r\n\r\n"
+_MAX_DIGITS: Final = 7
+_LENGTH: Final = b"ength: "  # however the name is written
+_LENGTH_NAME: Final = b"\r\ncontent-length: "
+_END: Final = b"\r\n\r\n"
 
 
 class RequestHead:
@@ -173,6 +173,8 @@ class Memory(Generic[H]):
             return None
         end = data.find(b"\r", begin, begin + _MAX_DIGITS + 1)
         at = data.find(_END, end, _MAX_HEAD_BYTES) + 4
+        if end < 0 or at < 4:
+            return None
         before, after = data[:begin], data[end:at]
         head = self._known.get(before + after)
         if head is None:

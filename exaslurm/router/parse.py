@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -15,7 +15,7 @@ from exaslurm.router.errors import RequestError
 from exaslurm.router.forms import fields, is_form
 
 # Where the text is that a model reads, by path: what comes first in the tables is looked for first.
-_PROMPTS = {
+_PROMPTS: Final = {
     "/v1/chat/completions": (b'"messages"',),
     "/v1/completions": (b'"prompt"',),
     "/v1/messages": (b'"messages"',),
@@ -30,8 +30,8 @@ _PROMPTS = {
     "/rerank": (b'"query"',),
 }
 # pydantic's words for true, which vLLM's models understand.
-_TRUE = frozenset(("1", "t", "true", "on", "y", "yes"))
-_MAX_MODEL_BYTES = 512
+_TRUE: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
+_MAX_MODEL_BYTES: Final = 512
 
 
 class Peek(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import MutableSequence
+from typing import Final
 
-_MINUTE_S = 60.0
+_MINUTE_S: Final = 60.0
 # Less than this is an error of rounding.
-_NOTHING_S = 1e-4
+_NOTHING_S: Final = 1e-4
 
 
 class Bucket:

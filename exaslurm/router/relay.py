@@ -9,15 +9,16 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from exaslurm.router.events import SEPARATORS, EventStream, cut
-from exaslurm.router.upstream import Connection
+from exaslurm.router.upstream import Connection, ShortWay
 
 Write = Callable[[bytes], None]
-END_OF_CHUNKS = b"0\r\n\r\n"
+END_OF_CHUNKS: Final = b"0\r\n\r\n"
 
 
-class Events:
+class Events(ShortWay):
     """An event stream."""
 
     __slots__ = ("_as_it_came", "_chunks", "_held", "_write", "stream")
@@ -63,7 +64,7 @@ class Events:
         self._aligned(connection)
 
     def chunk(self, data: bytes) -> bool:
-        """See ``Connection.direct``: pass on a chunk in which there is nothing to be seen."""
+        """Pass on a chunk in which there is nothing to be seen."""
         # Faster than "in", which first takes the words for a number, and has that fail.
         find = data.find
         if find(b"error") >= 0 or find(b"[DONE]") >= 0 or find(b'"usage"') >= 0:
@@ -102,7 +103,7 @@ class Events:
         """Whether the next read can pass as it comes."""
         self._as_it_came = self._chunks and connection.between_chunks and not self._held
         alone = self._as_it_came and not self.stream.inside_event
-        connection.direct = self.chunk if alone else None
+        connection.direct = self if alone else None
 
 
 class Body:

@@ -13,7 +13,7 @@ import errno
 import socket
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 
 # A body beyond this may wait for an engine that does not read for a while; the time limit for
 # unacknowledged data, which counts a closed window too, must not cut it off.
-_PATIENT_BYTES = 64 * 1024
-_PATIENT_MS = 60_000
-_MAX_HEAD_BYTES = 256 * 1024
-_ZERO = ord("0")
+_PATIENT_BYTES: Final = 64 * 1024
+_PATIENT_MS: Final = 60_000
+_MAX_HEAD_BYTES: Final = 256 * 1024
+_ZERO: Final = ord("0")
 # How a chunk begins that is so many bytes long, all in all: most are short.
-_SHORT_BYTES = 2048
-_SIZE_LINES = [b"\0"] * _SHORT_BYTES  # which no chunk begins with
+_SHORT_BYTES: Final = 2048
+_SIZE_LINES: Final = [b"\0"] * _SHORT_BYTES  # which no chunk begins with
 for _size in range(1, _SHORT_BYTES):
     _line = b"%x\r\n" % _size
     if len(_line) + _size + 2 < _SHORT_BYTES:
         _SIZE_LINES[len(_line) + _size + 2] = _line
 # Out of descriptors or memory: no other engine would be reached either.
-_OUR_ERRORS = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_OUR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class Loss(Enum):
@@ -103,15 +103,24 @@ class Endpoint:
             self.after_url += b"authorization: Bearer %b\r\n" % key.encode()
 
 
-class Connection(asyncio.Protocol):
+class ShortWay:
+    """Takes a chunk of a stream that is short and comes by itself, as nearly all do."""
+
+    __slots__ = ()
+
+    def chunk(self, data: bytes) -> bool:
+        """Whether passing it on was all there is to do about it; if not, nothing was done."""
+        raise NotImplementedError
+
+
+class Connection:
     """One connection to an engine. It serves one request at a time, and is idle in between.
 
     After each read: ``head``, None as long as it is not whole; ``pieces`` (the body's pieces of
     this read, decoded); ``between_chunks``: it ended with a whole chunk; ``done``: the answer is
     whole.
 
-    ``direct``: asked about a read between chunks that is one short chunk, with an event at its end:
-    whether that was all there is to do about it.
+    ``direct``: asked about a read between chunks that is one short chunk, with an event at its end.
     """
 
     __slots__ = (
@@ -154,7 +163,7 @@ class Connection(asyncio.Protocol):
         self._begins = True
         self._chunk_open = False
         self.between_chunks = False
-        self.direct: Callable[[bytes], bool] | None = None
+        self.direct: ShortWay | None = None
         self._head_bytes = 0
 
     # The transport's side.
@@ -185,7 +194,7 @@ class Connection(asyncio.Protocol):
             and len(data) < _SHORT_BYTES
             and data.startswith(_SIZE_LINES[len(data)])
             and data.endswith(b"\n\n\r\n")
-            and direct(data)
+            and direct.chunk(data)
         ):
             return  # as nearly always in a stream
         receiver = self.receiver
@@ -259,6 +268,9 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         return None  # the transport closes itself
+
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.endpoint.open -= 1
@@ -422,7 +434,7 @@ class Upstream:
         connection.send(opening.receiver, opening.head, opening.body)
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
-        def make() -> Connection:
+        def make() -> Any:
             return Connection(endpoint, self._dead_peer_ms, self.memory)
 
         if endpoint.path is not None:
@@ -430,7 +442,7 @@ class Upstream:
         else:
             host, port = endpoint.where
             _, connection = await self._loop.create_connection(make, host, port)
-        return connection
+        return cast(Connection, connection)
 
     def close(self, endpoints: Callable[[], list[Endpoint]]) -> None:
         """End everything, at the end of the process."""

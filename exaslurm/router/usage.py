@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 # Sums of these have to fit into 64 bits, so nothing longer is taken for a count.
-_IN = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
-_OUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
+_IN: Final = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
+_OUT: Final = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
 
 # As vLLM writes it.
-_USUAL = re.compile(
+_USUAL: Final = re.compile(
     rb'"usage":\s*\{\s*"prompt_tokens":\s*(\d{1,10}),\s*"total_tokens":\s*\d+,'
     rb'\s*"completion_tokens":\s*(\d{1,10})[\s,}]'
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -7,7 +8,13 @@ import httpx
 import openai
 import pytest
 
+from exaslurm.router import exchange
 from tests.tools.fleet import Engine, Router, engines
+
+# Which package is tested when all is compiled (scripts/test --compiled).
+_COMPILED = os.environ.get("EXASLURM_TEST_COMPILED")
+if _COMPILED is not None and exchange.__file__.endswith(".py"):
+    raise RuntimeError(f"{exchange.__file__} is not compiled, nor in {_COMPILED}")
 
 FAST = ("--decode-tokens-per-s", "1000")
 SLOW = ("--decode-tokens-per-s", "20")

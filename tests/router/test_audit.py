@@ -624,9 +624,9 @@ class TestBadDisk:
         assert audit.close(timeout_s=0.2) > 1500
         assert time.monotonic() - began_s < 2
         assert len(audit._pending) == 50
-        while audit._thread.is_alive():  # let it end: fdatasync of a FIFO fails, which is fine
+        while audit._serialiser.is_alive():  # let it end: fdatasync of a FIFO fails, which is fine
             os.read(reader, 1 << 20)
-            audit._thread.join(0.01)
+            audit._serialiser.join(0.01)
         os.close(reader)
         os.close(stuck)
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from exaslurm.registry.replica import Replica
-from exaslurm.router.upstream import Connection, Endpoint, Upstream
+from exaslurm.router.upstream import Connection
+from tests.tools.dialling import Dial, dialled
 from tests.tools.fleet import Router
 from tests.tools.rawengine import OK, RawEngine
 
@@ -74,17 +75,16 @@ def test_a_connection_that_is_closed_at_once_is_a_failed_attempt(
     make_router: Callable[..., Router], engine: RawEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the connection and the first byte on it there is a moment."""
-    connect = Upstream._connect
     closed: list[Connection] = []
 
-    async def connect_and_lose(self: Upstream, endpoint: Endpoint) -> Connection:
-        connection = await connect(self, endpoint)
+    async def connect_and_lose(dial: Dial) -> Connection:
+        connection = await dial()
         if not closed:
             closed.append(connection)
             connection.transport.abort()
         return connection
 
-    monkeypatch.setattr(Upstream, "_connect", connect_and_lose)
+    dialled(monkeypatch, connect_and_lose)
     router = make_router()
     router.replace(engine.replica())
     first = ask(router)

@@ -23,8 +23,9 @@ import pytest
 from exaslurm.registry.replica import Replica
 from exaslurm.router import protocol
 from exaslurm.router.breaker import FIRST_WAIT_S
-from exaslurm.router.upstream import Connection, Endpoint, Upstream
+from exaslurm.router.upstream import Connection
 from tests.tools.callers import SMALL, STREAM, request
+from tests.tools.dialling import Dial, dialled
 from tests.tools.farm import DONE, END, EVENT, STREAM_HEAD, Peer, chunk, farm_of
 from tests.tools.farm import plain as raw_answer
 from tests.tools.fleet import Engine, Router, engines, wait_for
@@ -543,14 +544,14 @@ def test_a_client_that_reads_nothing_at_all_is_left(make_router: MakeRouter) -> 
 def test_a_router_without_descriptors_blames_no_engine(
     make_router: MakeRouter, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    async def fails(self: Upstream, endpoint: Endpoint) -> Connection:
+    async def fails(_: Dial) -> Connection:
         raise OSError(code, os.strerror(code))
 
     with farm_of(3) as farm:
         router = make_router()
         router.replace(*farm.replicas())
         with monkeypatch.context() as patch:
-            patch.setattr(Upstream, "_connect", fails)
+            dialled(patch, fails)
             for _ in range(20):
                 answer = ask(router)
                 assert answer.status_code == 503
@@ -566,13 +567,12 @@ def test_one_connection_that_takes_long_is_not_the_end_of_its_engine(
 ) -> None:
     late = True
 
-    async def slow(self: Upstream, endpoint: Endpoint) -> Connection:
+    async def slow(dial: Dial) -> Connection:
         if late:
             await asyncio.sleep(60)
-        return await connect(self, endpoint)
+        return await dial()
 
-    connect = Upstream._connect
-    monkeypatch.setattr(Upstream, "_connect", slow)
+    dialled(monkeypatch, slow)
     with farm_of(1) as farm:
         router = make_router(connect_timeout_s=0.05)
         router.replace(farm.replica(0))

@@ -1,0 +1,70 @@
+"""What setup.cfg cannot say: EXASLURM_COMPILE=1 compiles the way of a request through the router.
+
+mypyc makes C of the annotated Python and needs a C compiler and Python's headers. The sources are
+installed, too, and are what runs otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from setuptools import setup
+
+# All that every request or every chunk of a stream passes. Left as they are: what is Starlette's or
+# uvicorn's way, what only time or a page calls, and `fields`, whose limits are exact integers.
+COMPILED = [
+    "admission",
+    "affinity",
+    "answering",
+    "audit",
+    "blocks",
+    "breaker",
+    "budget",
+    "call",
+    "canary",
+    "check",
+    "choose",
+    "errors",
+    "events",
+    "exchange",
+    "fairness",
+    "figures",
+    "forms",
+    "headers",
+    "heads",
+    "hedge",
+    "held",
+    "key_use",
+    "metrics",
+    "parse",
+    "prefixes",
+    "rate",
+    "relay",
+    "rewrite",
+    "ring",
+    "router",
+    "routes",
+    "table",
+    "upstream",
+    "usage",
+    "weights",
+]
+
+
+def extensions() -> dict[str, Any]:
+    if os.environ.get("EXASLURM_COMPILE", "0") in ("", "0"):
+        return {}
+    requires = {"setup_requires": ["mypy==2.4.1"]}
+    try:
+        from mypyc.build import mypycify
+    except ImportError:  # pip asks first what a build needs
+        return requires
+    # Whether other packages are there, or typed, makes no difference to what comes out.
+    options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    paths = [f"exaslurm/router/{name}.py" for name in COMPILED]
+    modules = mypycify([*options, *paths], group_name="exaslurm", debug_level="0")
+    return {**requires, "ext_modules": modules}
+
+
+setup(**extensions())
