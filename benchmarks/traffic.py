@@ -50,7 +50,8 @@ def build(folder: Path) -> dict[str, Path]:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What is asked, and how. ``rate``: requests a second begin, 0: each of the ``connections``
-    asks again as soon as it is answered. ``events`` 0: answers are no streams."""
+    asks again as soon as it is answered. ``events`` 0: answers are no streams. ``shared``: a busy
+    process wants the router's core, too, so that it is the router that everything waits for."""
 
     connections: int
     events: int = 0
@@ -58,6 +59,7 @@ class Shape:
     rate: float = 0
     body_bytes: int = 1024
     warm_s: float = 0.5
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

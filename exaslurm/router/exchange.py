@@ -326,7 +326,7 @@ class Exchange(Answering):
         endpoint = target.endpoint
         head = self.head
         body = self._body
-        name = target.replica.engine_model
+        name = target.engine_model
         if name and name != self.model:
             kind = head.fields.get(b"content-type", b"")
             body = replace_model(body, name, kind, named=self._named)

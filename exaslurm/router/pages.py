@@ -8,7 +8,7 @@ from typing import Any
 
 from exaslurm.keys.clients import KeyInfo
 from exaslurm.router.exposition import Family
-from exaslurm.router.router import Router
+from exaslurm.router.router import COMPILED, Router
 from exaslurm.router.siblings import total
 from exaslurm.router.table import Group, Table
 
@@ -48,6 +48,7 @@ def status_page(router: Router, others: Sequence[Sequence[Family]] = ()) -> dict
         "deployment": router.config.deployment,
         "uptime_s": round(time.time() - router.started_s, 1),
         "policy": router.config.policy,
+        "compiled": COMPILED,
         "processes": 1 + len(others),
         "in_flight": len(router.active) + int(total(others, "exaslurm_router_in_flight")),
         "waiting": router.admission.waiting + int(total(others, "exaslurm_router_waiting")),

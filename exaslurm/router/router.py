@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+COMPILED = not __file__.endswith(".py")
+"""Whether this is the router as compiled (setup.py)."""
+
 SWEEP_S = 0.25
 _WEIGH_EVERY_S = 1.0
 _COMPLAIN_EVERY_S = 10.0
@@ -385,4 +388,4 @@ class Router:
                     self.held.wake(name)
 
 
-__all__ = ["Call", "Router"]
+__all__ = ["COMPILED", "Call", "Router"]

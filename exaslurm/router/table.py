@@ -35,6 +35,7 @@ class Target:
         "domains",
         "elsewhere",
         "endpoint",
+        "engine_model",
         "ident",
         "label",
         "lanes",
@@ -48,11 +49,10 @@ class Target:
     )
 
     def __init__(self, replica: Replica, key: str | None) -> None:
-        self.replica = replica
+        self.describe(replica)
         self.endpoint = Endpoint(replica.url, key)
         self.ident = replica.id
         self.label = b"\r\nx-exaslurm-replica: %b\r\n" % replica.id.encode()
-        self.domains = (replica.node, replica.switch, replica.cell)
         self.outstanding = 0
         self.elsewhere = 0
         self.penalty = 0.0
@@ -62,6 +62,12 @@ class Target:
         self.load_own = 0
         self.breaker = Breaker()
         self.lanes: list[Lane] = []
+
+    def describe(self, replica: Replica) -> None:
+        """This is what is known of it now."""
+        self.replica = replica
+        self.engine_model = replica.engine_model
+        self.domains = (replica.node, replica.switch, replica.cell)
 
 
 class Lane:
@@ -280,8 +286,7 @@ class Table:
                     target.breaker.reset()
                 if restarted:
                     _forget_cache(target)
-                target.replica = replica
-                target.domains = (replica.node, replica.switch, replica.cell)
+                target.describe(replica)
             targets[replica.id] = target
             for name in replica.served_names:
                 names.setdefault(name, {}).setdefault(replica.version, []).append(target)

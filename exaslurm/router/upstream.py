@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _PATIENT_BYTES: Final = 64 * 1024
 _PATIENT_MS: Final = 60_000
 _MAX_HEAD_BYTES: Final = 256 * 1024
+_POST: Final = b"POST "
 _ZERO: Final = ord("0")
 # How a chunk begins that is so many bytes long, all in all: most are short.
 _SHORT_BYTES: Final = 2048
@@ -97,7 +98,8 @@ class Endpoint:
             self.where = (parts.hostname, parts.port or 80)
             host = parts.netloc.rpartition("@")[2]
             prefix = parts.path.rstrip("/")
-        self.before_url = f"POST {prefix}".encode()
+        # Mostly the same object for all, and so always at hand.
+        self.before_url = f"POST {prefix}".encode() if prefix else _POST
         self.after_url = b" HTTP/1.1\r\nhost: %b\r\nvia: %b\r\n" % (host.encode(), VIA)
         if key is not None:
             self.after_url += b"authorization: Bearer %b\r\n" % key.encode()
