@@ -73,8 +73,10 @@ class Request(Protocol):
 
 
 class Endpoint:
-    """The address of one engine, and the idle connections to it, the warmest last.
+    """The address of one engine, and the idle connections to it.
 
+    ``idle``: the one that was used last, from which the ``colder`` ones follow (no list: among
+    thousands of engines, each thing less to look at is one less to fetch from far away).
     ``retired``: nobody will be sent there any more, so that no connection is kept. ``before_url``,
     ``after_url``: how the head of a request to it begins.
     """
@@ -83,7 +85,7 @@ class Endpoint:
 
     def __init__(self, url: str, key: str | None) -> None:
         """``url``: ``http://HOST:PORT[/PREFIX]`` or ``unix:/PATH``; ``key``: what it asks for."""
-        self.idle: list[Connection] = []
+        self.idle: Connection | None = None
         self.open = 0
         self.retired = False
         self.path: str | None = None
@@ -103,6 +105,18 @@ class Endpoint:
         self.after_url = b" HTTP/1.1\r\nhost: %b\r\nvia: %b\r\n" % (host.encode(), VIA)
         if key is not None:
             self.after_url += b"authorization: Bearer %b\r\n" % key.encode()
+
+    def forget(self, connection: Connection) -> None:
+        """It is idle no more."""
+        if self.idle is connection:
+            self.idle = connection.colder
+        else:
+            warmer = self.idle
+            while warmer is not None and warmer.colder is not connection:
+                warmer = warmer.colder
+            if warmer is not None:
+                warmer.colder = connection.colder
+        connection.colder = None
 
 
 class ShortWay:
@@ -136,6 +150,7 @@ class Connection:
         "_patient",
         "_sock",
         "between_chunks",
+        "colder",
         "direct",
         "done",
         "endpoint",
@@ -152,6 +167,7 @@ class Connection:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.receiver: Receiver | None = None
         self.idle_since_s = 0.0
+        self.colder: Connection | None = None
         self.head: AnswerHead | None = None
         self.pieces: list[bytes] = []
         self.done = False
@@ -278,8 +294,7 @@ class Connection:
         self.endpoint.open -= 1
         self._parser = None
         if self.receiver is None:
-            if self in self.endpoint.idle:
-                self.endpoint.idle.remove(self)
+            self.endpoint.forget(self)
             return
         head = self.head
         if head is not None and not self.done and head.length is None and not head.chunked:
@@ -351,7 +366,8 @@ class Connection:
             self.between_chunks = False
             self._head_bytes = 0
         self.idle_since_s = now_s
-        endpoint.idle.append(self)
+        self.colder = endpoint.idle
+        endpoint.idle = self
 
     def drop(self) -> None:
         """Nobody wants the rest of the answer: the engine shall stop."""
@@ -397,9 +413,8 @@ class Upstream:
 
         ``receiver`` hears of it at the earliest after this has returned.
         """
-        idle = endpoint.idle
-        while idle:
-            connection = idle.pop()
+        while (connection := endpoint.idle) is not None:
+            endpoint.idle, connection.colder = connection.colder, None
             if not connection.transport.is_closing():
                 connection.send(receiver, head, body)
                 return connection
@@ -484,9 +499,18 @@ class _Opening:
 
 def drop_idle(endpoint: Endpoint, since_s: float) -> None:
     """Close connections that have been idle since before ``since_s`` (the loop's time)."""
-    idle = endpoint.idle
-    while idle and idle[0].idle_since_s < since_s:
-        idle.pop(0).transport.close()
+    warmer: Connection | None = None
+    connection = endpoint.idle
+    while connection is not None and connection.idle_since_s >= since_s:
+        warmer, connection = connection, connection.colder
+    if warmer is None:
+        endpoint.idle = None
+    else:
+        warmer.colder = None
+    while connection is not None:  # and so are all that are colder
+        colder, connection.colder = connection.colder, None
+        connection.transport.close()
+        connection = colder
 
 
 def _watch_peer(sock: Any, dead_peer_ms: int) -> None:
