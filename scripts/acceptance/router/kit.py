@@ -1,4 +1,7 @@
-"""A router process over a list of engines, as people start it."""
+"""A router process over a list of engines, as people start it.
+
+It is the compiled one (``scripts/compiled``), unless ``EXASLURM_INTERPRETED`` is set.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,10 @@ class RouterProcess:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "exaslurm", "router", *words],
-                cwd=ROOT,
+                cwd=folder,  # Python looks there before anywhere else
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": package()},
             )
         line.cleanups.append(self.close)
         self.url = self._read_url().removesuffix("/v1")
@@ -114,6 +117,14 @@ class RouterProcess:
             self._process.wait(timeout=10)
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def package() -> str:
+    """The folder that the router's package lies in."""
+    if os.environ.get("EXASLURM_INTERPRETED"):
+        return str(ROOT)
+    script = ROOT / "scripts" / "compiled"
+    return subprocess.run([script], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def _secret(path: Path, text: str) -> Path:
