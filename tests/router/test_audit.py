@@ -378,6 +378,8 @@ class TestFiles:
         for audit in audits:
             for number in range(5):
                 audit.record(call(number))
+        # A chain that its writer has left goes on with the next one.
+        until(lambda: len(files(tmp_path)) == 3)
         for audit in audits:
             audit.close()
         assert [(r.name, r.requests) for r in verify(tmp_path, SECRET)] == [
