@@ -124,26 +124,45 @@ def _settle(new: Replica, before: Replica | None) -> Replica:
     return dataclasses.replace(new, ready=True, pid=before.pid) if same else new
 
 
+def _text(item: Mapping[str, Any], name: str) -> str:
+    value = item[name]
+    if type(value) is not str:
+        raise TypeError(f"{name} is {value!r}, no text")
+    return value
+
+
+def _number(item: Mapping[str, Any], name: str) -> int | None:
+    value = item.get(name)
+    if value is not None and type(value) is not int:
+        raise TypeError(f"{name} is {value!r}, no whole number")
+    return value
+
+
 def _replica(item: Mapping[str, Any], cell: str, written: ReplicaRecord | None) -> Replica:
-    state = item["state"]
+    """TypeError for what no router could use: one odd replica must not reach the table of all."""
+    state = _text(item, "state")
+    names = tuple(item["served_names"])
+    if not all(type(name) is str for name in names):
+        raise TypeError(f"served_names are {names!r}")
     load = item.get("load") or item
+    written_version = written.version if written else ""
     return Replica(
-        id=item["id"],
+        id=_text(item, "id"),
         cell=cell,
-        model=item["model"],
-        served_names=tuple(item["served_names"]),
-        url=item["url"],
-        node=item["node"],
+        model=_text(item, "model"),
+        served_names=names,
+        url=_text(item, "url"),
+        node=_text(item, "node"),
         ready=state in ("ready", "draining"),
         draining=state == "draining",
         sleeping=bool(load.get("sleeping", False)),
         state=state,
         cause=item.get("cause"),
-        pid=item.get("pid"),
-        max_model_len=item.get("max_model_len"),
+        pid=_number(item, "pid"),
+        max_model_len=_number(item, "max_model_len"),
         weight=written.weight if written else 1.0,
         priority=written.priority if written else 0,
         simulated=bool(item.get("simulated", False)),
-        version=item.get("version") or (written.version if written else ""),
+        version=_text(item, "version") if item.get("version") else written_version,
         switch=written.labels.get("switch", "") if written else "",
     )

@@ -385,8 +385,7 @@ class Answering(Call, ABC):
     def _write(self, data: bytes) -> None:
         self.moved_s = self._router.now_s
         self.bytes_out += len(data)
-        write = self._to_client
-        write(data)
+        self._to_client(data)
 
     def _write_counted(self, data: bytes) -> None:
         self.events += data.count(b"\n\n") or data.count(b"\r\n\r\n")

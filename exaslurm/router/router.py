@@ -49,7 +49,6 @@ class Router:
     """Everything that requests share. ``start`` and ``close`` belong to one event loop."""
 
     __slots__ = (
-        "__weakref__",
         "_anyone",
         "_canary",
         "_loop",

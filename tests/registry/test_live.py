@@ -124,6 +124,30 @@ def test_other_answers_are_refused(raw: bytes) -> None:
         from_state(raw, record(True), {})
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id": 7},
+        {"model": None},
+        {"url": None},
+        {"node": None},
+        {"state": 1},
+        {"version": 7},
+        {"served_names": ["chat", None]},
+        {"served_names": 5},
+        {"pid": 5.0},
+        {"pid": True},
+        {"max_model_len": 4096.0},
+        {"max_model_len": "4096"},
+    ],
+)
+def test_what_no_router_could_use_is_refused(odd: dict[str, Any]) -> None:
+    data = json.loads(state("ready", "ready"))
+    data["replicas"][1] |= odd
+    with pytest.raises(RegistryError, match="no cell state at"):
+        from_state(json.dumps(data).encode(), record(True, True), {})
+
+
 def test_the_answer_of_another_cell_is_refused() -> None:
     with pytest.raises(RegistryError, match="hello/c000, not of hello/c001"):
         from_state(state(), record(True, cell="c001"), {})

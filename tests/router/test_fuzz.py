@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 
@@ -20,6 +21,13 @@ def test_wrong_requests_do_no_harm() -> None:
     assert report.forwarded > 100
     assert {200, 400, 401, 404, 405} <= set(report.statuses)
     assert len(report.kinds) > 10
+
+
+def test_what_is_fuzzed_is_what_shall_be_tested() -> None:
+    with started() as (router, _):
+        status, text = router.get("/status")
+        assert status == 200
+        assert json.loads(text)["compiled"] == ("EXASLURM_TEST_COMPILED" in os.environ)
 
 
 def test_a_case_is_the_same_again() -> None:

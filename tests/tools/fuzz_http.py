@@ -32,9 +32,9 @@ from typing import Any
 import httptools
 
 from tests.tools.fuzz_cases import Case, good, make
+from tests.tools.gateway import package
 from tests.tools.strict_engine import StrictEngine
 
-ROOT = Path(__file__).resolve().parents[2]
 KEY = "sk-fuzz-5f1d7c0e9b3a48d2a6e4"
 # A connection that is half closed, or a whole request, has this long until it is a hang.
 DEADLINE_S = 20.0
@@ -83,7 +83,8 @@ class RouterProcess:
                 [sys.executable, "-m", "exaslurm.gateway", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=ROOT,
+                cwd=directory,  # Python looks there before anywhere else
+                env={**os.environ, "PYTHONPATH": package()},
             )
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:

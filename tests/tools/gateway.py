@@ -21,6 +21,8 @@ from exaslurm.rundir import RunDir
 from tests.tools.fleet import Engine
 from tests.tools.plans import make_plan
 
+ROOT = Path(__file__).resolve().parents[2]
+
 _START_S = 30.0
 
 PLAN = make_plan(
@@ -52,6 +54,11 @@ def publish_engine(run_dir: RunDir, engine: Engine, ready: bool = True) -> None:
     write_record(run_dir, record)
 
 
+def package() -> str:
+    """The folder of the package that is tested (scripts/test --compiled)."""
+    return os.environ.get("EXASLURM_TEST_COMPILED") or str(ROOT)
+
+
 class Gateway:
     """One ``python -m exaslurm.gateway``. ``url`` is what it printed, empty if it did not start."""
 
@@ -62,7 +69,8 @@ class Gateway:
                 [sys.executable, "-m", "exaslurm.gateway", *map(str, arguments)],
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env={**os.environ, **environ},
+                cwd=log.parent,  # Python looks there before anywhere else
+                env={**os.environ, "PYTHONPATH": package(), **environ},
             )
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:

@@ -5,6 +5,7 @@ It is the compiled one (``scripts/compiled``), unless ``EXASLURM_INTERPRETED`` i
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import selectors
@@ -119,6 +120,7 @@ class RouterProcess:
             self._process.stdout.close()
 
 
+@functools.cache
 def package() -> str:
     """The folder that the router's package lies in."""
     if os.environ.get("EXASLURM_INTERPRETED"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from acceptance.router.kit import package
 from acceptance.runner import Line
 from tests.tools.fuzz_http import DEADLINE_S, fuzz
 
@@ -12,6 +15,8 @@ _MAX_GROWTH_KIB = 12 * 1024
 
 
 def run(line: Line) -> None:
+    if not os.environ.get("EXASLURM_INTERPRETED"):
+        os.environ["EXASLURM_TEST_COMPILED"] = package()
     report = fuzz(CASES)
     for failure in report.failures[:20]:
         line.note(failure)
