@@ -45,7 +45,7 @@ def wait_ready(gateway: Gateway) -> None:
 
 
 @contextlib.contextmanager
-def loaded(gateway: Gateway, key: str, **options: bool) -> Iterator[Load]:
+def loaded(gateway: Gateway, key: str, **options: int) -> Iterator[Load]:
     """Load on a gateway whose workers all know the engine."""
     for _ in range(8):  # a connection each, spread over the workers
         wait_ready(gateway)
@@ -65,11 +65,11 @@ def test_they_share_the_port_and_the_parent_is_the_router(
     assert len(gateway.workers()) == 3
     (entry,) = read_endpoint(run_dir).routers
     assert (entry.url, entry.pid) == (gateway.url, gateway.pid)
-    with loaded(gateway, key) as load:
+    # Few connections may all come to one of them by chance.
+    with loaded(gateway, key, plain=16) as load:
         for pid in gateway.workers():
             assert key not in Path(f"/proc/{pid}/cmdline").read_text()
-        busy = [pid for pid in gateway.workers() if connections_of(pid)]
-        assert len(busy) >= 2
+        wait_for(lambda: sum(bool(connections_of(pid)) for pid in gateway.workers()) >= 2)
     assert load.failures == []
     write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
     assert gateway.end() == 0

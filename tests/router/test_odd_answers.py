@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from tests.tools.fleet import Router
+from tests.tools.fleet import Router, wait_for
 from tests.tools.rawengine import RawEngine
 
 ASK = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -33,6 +33,9 @@ def ask(make_router: Callable[..., Router]) -> Iterator[Callable[[bytes], httpx.
     def ask(answer: bytes) -> httpx.Response:
         engine.answer = answer
         given = router.http.post("/v1/chat/completions", json=ASK)
+        # It cuts the connection after each answer, and the next request must not meet that.
+        (target,) = router.inside.table.targets
+        wait_for(lambda: target.endpoint.open == 0)
         engine.answer = plain(b'{"next": 1}')
         assert router.http.post("/v1/chat/completions", json=ASK).json() == {"next": 1}
         figures = router.http.get("/metrics")
