@@ -16,7 +16,6 @@ from pathlib import Path
 
 from benchmarks.processes import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = "bench"
 KEY = secrets.token_urlsafe(32)
 # Of the peers that PyPI has, these versions are compared.
