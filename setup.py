@@ -38,6 +38,7 @@ _COMPILED = [
     "held",
     "key_use",
     "metrics",
+    "outbox",
     "parse",
     "prefixes",
     "rate",

@@ -53,6 +53,9 @@ class Client(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def write_whole(self, data: bytes) -> None:
+        """Write a whole answer, at the latest before anything else happens on this connection."""
+
     def over(self, exchange: Exchange) -> None:
         """The answer is complete."""
 
@@ -355,7 +358,9 @@ class Answering(Call, ABC):
         self.first_byte_s = time.monotonic()
         # RFC 9110, 8.6: there is none in an answer that cannot have a body.
         framing = b"content-length: %d\r\n" % len(body) if status != 204 else b""
-        self._write(self._answer_head(head, self._at(), framing, body))
+        data = self._answer_head(head, self._at(), framing, body)
+        self.bytes_out += len(data)
+        self._client.write_whole(data)
         if status == 200:
             self.prompt_tokens, self.completion_tokens = usage(body)
         self._judged(healthy=status < 500)

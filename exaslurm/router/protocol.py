@@ -75,6 +75,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._refused = False
         self._ends = False
         self._has_asked = False
+        self._kept = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -106,8 +107,11 @@ class RouterProtocol(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]
         self._current = self._page = None
         self.headers = []
+        self._kept = b""
 
     def data_received(self, data: bytes) -> None:
+        if self._kept:
+            self.send_kept()  # before anything that is written because of this
         begins = self._between and self._current is None
         if begins:
             known = self._heads.find(data)
@@ -272,6 +276,19 @@ class RouterProtocol(HttpToolsProtocol):
 
     # The exchange's side.
 
+    def write_whole(self, data: bytes) -> None:
+        """Write a whole answer, with those to other clients."""
+        self._kept = data
+        self.router.outbox.add(self)
+
+    def send_kept(self) -> None:
+        """Write the answer that waits for others, if there is one."""
+        data, self._kept = self._kept, b""
+        if data and not self.transport.is_closing():
+            self.write(data)
+            if self.paused and self._current is None:
+                self._go_on()
+
     def over(self, exchange: Exchange) -> None:
         """The answer to the request at hand is complete."""
         self._current = None
@@ -283,6 +300,7 @@ class RouterProtocol(HttpToolsProtocol):
         else:
             self._waits_since_s = self.router.now_s
             if exchange.request_complete:
+                self.send_kept()
                 self.transport.close()
             else:
                 self._refused = True
@@ -351,6 +369,7 @@ class RouterProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server ends: no further request on this connection."""
         if self._is_free():
+            self.send_kept()
             self.transport.close()
             return
         self.cycle.keep_alive = False

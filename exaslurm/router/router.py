@@ -25,6 +25,7 @@ from exaslurm.router.heads import Memory, RequestHead
 from exaslurm.router.held import Held
 from exaslurm.router.loads import Loads
 from exaslurm.router.metrics import Metrics
+from exaslurm.router.outbox import Outbox
 from exaslurm.router.quotas import SharedQuotas
 from exaslurm.router.reweigh import Weigher
 from exaslurm.router.routes import PROXIED
@@ -74,6 +75,7 @@ class Router:
         "keys",
         "metrics",
         "now_s",
+        "outbox",
         "source",
         "started_s",
         "table",
@@ -108,6 +110,7 @@ class Router:
         self.budget = RetryBudget()
         self.metrics = Metrics(PROXIED)
         self.upstream: Upstream = None  # type: ignore[assignment]
+        self.outbox: Outbox = None  # type: ignore[assignment]
         self.active: set[Exchange] = set()
         self.connections: set[RouterProtocol] = set()
         self.heads: Memory[RequestHead] = Memory()
@@ -136,6 +139,7 @@ class Router:
         """Begin to work, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self.upstream = Upstream(self.config)
+        self.outbox = Outbox()
         self.source.subscribe(self._update)
         self.source.subscribe_loads(lambda loads: self.table.loads(loads, self.now_s))
         self._sweep()
