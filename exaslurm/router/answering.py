@@ -6,6 +6,7 @@ be met by another replica. After it, the answer can only be ended in good form.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -50,11 +51,7 @@ class Client(Protocol):
     """The client's connection, as a request sees it. ``paused``: it does not read."""
 
     paused: bool
-
-    def write(self, data: bytes) -> None: ...
-
-    def write_whole(self, data: bytes) -> None:
-        """Write a whole answer, at the latest before anything else happens on this connection."""
+    transport: asyncio.Transport
 
     def over(self, exchange: Exchange) -> None:
         """The answer is complete."""
@@ -88,7 +85,7 @@ class Answering(Call, ABC):
         "_relay",
         "_router",
         "_target",
-        "_to_client",
+        "_transport",
         "events",
         "head",
         "keep_alive",
@@ -105,7 +102,7 @@ class Answering(Call, ABC):
         self.moved_s = self.sent_s = self.started_s
         self._router = router
         self._client = client
-        self._to_client = client.write
+        self._transport = client.transport
         self._target: Target | None = None
         self._handle: Request | None = None
         self._hedge: Hedge | None = None
@@ -358,9 +355,7 @@ class Answering(Call, ABC):
         self.first_byte_s = time.monotonic()
         # RFC 9110, 8.6: there is none in an answer that cannot have a body.
         framing = b"content-length: %d\r\n" % len(body) if status != 204 else b""
-        data = self._answer_head(head, self._at(), framing, body)
-        self.bytes_out += len(data)
-        self._client.write_whole(data)
+        self._write(self._answer_head(head, self._at(), framing, body))
         if status == 200:
             self.prompt_tokens, self.completion_tokens = usage(body)
         self._judged(healthy=status < 500)
@@ -390,7 +385,7 @@ class Answering(Call, ABC):
     def _write(self, data: bytes) -> None:
         self.moved_s = self._router.now_s
         self.bytes_out += len(data)
-        self._to_client(data)
+        self._router.outbox.to_client(self._transport, data)
 
     def _write_counted(self, data: bytes) -> None:
         self.events += data.count(b"\n\n") or data.count(b"\r\n\r\n")

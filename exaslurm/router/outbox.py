@@ -1,40 +1,54 @@
-"""Whole answers of one turn of the event loop leave together, after the requests of that turn.
+"""What one turn of the event loop has to say leaves at its end: to engines, then to clients.
 
 A write wakes the process at the other end if that one waits on this host, and the waking costs
-about as much as the rest of the write. A turn reads requests and answers mixed; written in that
-order, they wake engines and clients in turns. uvloop writes what a turn wrote at its end, and what
-is written by ``call_soon`` after that.
+about as much as the rest of the write. A turn reads requests and answers mixed; written as they
+come, each wakes an engine or a client that has just gone to sleep after the last one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
-
-
-class Sender(Protocol):
-    """A client's connection that keeps an answer."""
-
-    def send_kept(self) -> None:
-        """Send what is kept, if it is still there."""
 
 
 class Outbox:
-    """Who has something to send. Made inside the event loop."""
+    """What is to be written, for each connection in the order it came. Made inside the event loop.
 
-    __slots__ = ("_loop", "_senders")
+    Who writes to such a connection directly, or closes it, says ``flush`` before.
+    """
+
+    __slots__ = ("_loop", "_to_clients", "_to_engines", "_waits")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._senders: list[Sender] = []
+        self._to_engines: list[tuple[asyncio.Transport, bytes]] = []
+        self._to_clients: list[tuple[asyncio.Transport, bytes]] = []
+        self._waits = False
 
-    def add(self, sender: Sender) -> None:
-        """Have it called when this turn of the loop has read everything."""
-        if not self._senders:
-            self._loop.call_soon(self._send)
-        self._senders.append(sender)
+    def to_engine(self, transport: asyncio.Transport, data: bytes) -> None:
+        """Write ``data`` when this turn has read everything, if the connection is open then."""
+        self._to_engines.append((transport, data))
+        if not self._waits:
+            self._waits = True
+            self._loop.call_soon(self._turn_ends)
 
-    def _send(self) -> None:
-        senders, self._senders = self._senders, []
-        for sender in senders:
-            sender.send_kept()
+    def to_client(self, transport: asyncio.Transport, data: bytes) -> None:
+        """As ``to_engine``, and after that."""
+        self._to_clients.append((transport, data))
+        if not self._waits:
+            self._waits = True
+            self._loop.call_soon(self._turn_ends)
+
+    def flush(self) -> None:
+        """Write everything now."""
+        pending, self._to_engines = self._to_engines, []
+        for transport, data in pending:
+            if not transport.is_closing():
+                transport.write(data)
+        pending, self._to_clients = self._to_clients, []
+        for transport, data in pending:
+            if not transport.is_closing():
+                transport.write(data)
+
+    def _turn_ends(self) -> None:
+        self._waits = False
+        self.flush()

@@ -75,12 +75,10 @@ class RouterProtocol(HttpToolsProtocol):
         self._refused = False
         self._ends = False
         self._has_asked = False
-        self._kept = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.router.connections.add(self)
-        self.write = transport.write
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.router.connections.discard(self)
@@ -107,11 +105,8 @@ class RouterProtocol(HttpToolsProtocol):
         self.cycle = None  # type: ignore[assignment]
         self._current = self._page = None
         self.headers = []
-        self._kept = b""
 
     def data_received(self, data: bytes) -> None:
-        if self._kept:
-            self.send_kept()  # before anything that is written because of this
         begins = self._between and self._current is None
         if begins:
             known = self._heads.find(data)
@@ -234,7 +229,8 @@ class RouterProtocol(HttpToolsProtocol):
             self._current = exchange
             if self.expect_100_continue:
                 if exchange.refusal is None:
-                    self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                    go_on = b"HTTP/1.1 100 Continue\r\n\r\n"
+                    self.router.outbox.to_client(self.transport, go_on)
                 else:  # the client waits with its body until it hears something
                     exchange.start()
             elif exchange.refusal is not None and self._announced > MAX_WASTED_BYTES:
@@ -270,24 +266,11 @@ class RouterProtocol(HttpToolsProtocol):
         cycle.request_complete = True
         if cycle.response_complete:
             if self._refused:
-                self.transport.close()
+                self._close()
         elif cycle is self._current:
             cycle.start()
 
     # The exchange's side.
-
-    def write_whole(self, data: bytes) -> None:
-        """Write a whole answer, with those to other clients."""
-        self._kept = data
-        self.router.outbox.add(self)
-
-    def send_kept(self) -> None:
-        """Write the answer that waits for others, if there is one."""
-        data, self._kept = self._kept, b""
-        if data and not self.transport.is_closing():
-            self.write(data)
-            if self.paused and self._current is None:
-                self._go_on()
 
     def over(self, exchange: Exchange) -> None:
         """The answer to the request at hand is complete."""
@@ -300,8 +283,7 @@ class RouterProtocol(HttpToolsProtocol):
         else:
             self._waits_since_s = self.router.now_s
             if exchange.request_complete:
-                self.send_kept()
-                self.transport.close()
+                self._close()
             else:
                 self._refused = True
 
@@ -311,7 +293,13 @@ class RouterProtocol(HttpToolsProtocol):
 
     def cut(self) -> None:
         """End the connection in the middle of an answer, so that the client sees it is short."""
+        self.router.outbox.flush()
         self.transport.abort()
+
+    def _close(self) -> None:
+        """End the connection after what was written."""
+        self.router.outbox.flush()
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """A page has been answered."""
@@ -355,6 +343,8 @@ class RouterProtocol(HttpToolsProtocol):
         super().pause_writing()
         if self._current is not None:
             self._current.client_reads(False)
+        elif self._is_free():
+            self._go_on()
 
     def resume_writing(self) -> None:
         self.paused = False
@@ -369,8 +359,7 @@ class RouterProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """The server ends: no further request on this connection."""
         if self._is_free():
-            self.send_kept()
-            self.transport.close()
+            self._close()
             return
         self.cycle.keep_alive = False
         self._ends = True
@@ -386,7 +375,7 @@ class RouterProtocol(HttpToolsProtocol):
         waits_s = now_s - self._waits_since_s
         if self._refused:
             if waits_s > LINGER_S:
-                self.transport.close()
+                self._close()
         elif self._current is None and (self._owes_next or self._is_free()):
             if self.paused or self.transport.is_closing():  # it does not read what it has got
                 if waits_s > self.router.config.slow_client_timeout_s:
@@ -396,9 +385,9 @@ class RouterProtocol(HttpToolsProtocol):
                     message = f"the head of the request was not whole within {HEAD_TIMEOUT_S:g} s"
                     self._refuse(408, message)
             elif waits_s > self._patience_s():
-                self.transport.close()
+                self._close()
         elif waits_s > HEAD_TIMEOUT_S and self._is_page_without_body():
-            self.transport.close()
+            self._close()
 
     def _is_page_without_body(self) -> bool:
         """Whether a page waits for the rest of its body, some KB at most."""
@@ -506,7 +495,7 @@ class RouterProtocol(HttpToolsProtocol):
         """More of a body that is refused already."""
         self._wasted += count
         if self._wasted > self.router.config.max_body_bytes:
-            self.transport.close()
+            self._close()
 
     def _refuse(self, status: int, message: str) -> None:
         """Answer without the application, and end the connection."""
@@ -514,7 +503,7 @@ class RouterProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._refused:
-            self.transport.close()
+            self._close()
             return
         if not self._is_free():
             self._refuse_behind(RequestError(status, message))
@@ -527,8 +516,8 @@ class RouterProtocol(HttpToolsProtocol):
             f"x-request-id: {new_request_id().decode()}\r\n"
             "connection: close\r\n\r\n"
         )
-        self.transport.write(head.encode() + body)
-        self.transport.close()
+        self.router.outbox.to_client(self.transport, head.encode() + body)
+        self._close()
 
     def _refuse_behind(self, error: RequestError) -> None:
         """In the middle of another answer there is no place for an error: who asked before gets the
@@ -536,13 +525,13 @@ class RouterProtocol(HttpToolsProtocol):
         last = self.cycle
         if not isinstance(last, Exchange):
             if last.more_body:
-                self.transport.close()
+                self._close()
             last.keep_alive = False
         elif last.request_complete:
             last.keep_alive = False
         elif last is self._current:  # its body is at fault
             last.refuse(error)
-            self.transport.close()
+            self._close()
         else:
             last.refusal = error
         self.flow.pause_reading()

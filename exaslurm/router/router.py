@@ -138,8 +138,8 @@ class Router:
     def start(self) -> None:
         """Begin to work, in the running event loop."""
         self._loop = asyncio.get_running_loop()
-        self.upstream = Upstream(self.config)
         self.outbox = Outbox()
+        self.upstream = Upstream(self.config, self.outbox)
         self.source.subscribe(self._update)
         self.source.subscribe_loads(lambda loads: self.table.loads(loads, self.now_s))
         self._sweep()

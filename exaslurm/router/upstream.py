@@ -20,6 +20,7 @@ import httptools
 
 from exaslurm.router.headers import VIA, Headers
 from exaslurm.router.heads import AnswerHead, Memory
+from exaslurm.router.outbox import Outbox
 
 if TYPE_CHECKING:
     from exaslurm.router.config import RouterConfig
@@ -194,11 +195,11 @@ class Connection:
             self._sock = sock
             _watch_peer(sock, self._dead_peer_ms)
 
-    def send(self, receiver: Receiver, head: bytes, body: bytes) -> None:
+    def send(self, receiver: Receiver, head: bytes, body: bytes, outbox: Outbox) -> None:
         """Send a request; ``receiver`` gets the answer."""
         self.receiver = receiver
         if len(body) <= _PATIENT_BYTES:
-            self.transport.write(head + body)
+            outbox.to_engine(self.transport, head + body)
             return
         if self._sock is not None:
             self._patient = True
@@ -401,9 +402,10 @@ def whole_chunks(data: bytes) -> list[bytes] | None:
 class Upstream:
     """Opens connections and keeps the idle ones. Made inside the event loop."""
 
-    def __init__(self, config: RouterConfig) -> None:
+    def __init__(self, config: RouterConfig, outbox: Outbox) -> None:
         self._loop = asyncio.get_running_loop()
         self._config = config
+        self._outbox = outbox
         self._dead_peer_ms = int(config.dead_peer_s * 1000)
         self._connecting: set[asyncio.Task[None]] = set()
         self.memory: Memory[AnswerHead] = Memory()
@@ -416,7 +418,7 @@ class Upstream:
         while (connection := endpoint.idle) is not None:
             endpoint.idle, connection.colder = connection.colder, None
             if not connection.transport.is_closing():
-                connection.send(receiver, head, body)
+                connection.send(receiver, head, body, self._outbox)
                 return connection
         opening = _Opening(receiver, head, body)
         task = self._loop.create_task(self._open(endpoint, opening))
@@ -448,7 +450,7 @@ class Upstream:
             opening.failed("it closed the connection at once", Loss.REFUSED)
             return
         opening.connection = connection
-        connection.send(opening.receiver, opening.head, opening.body)
+        connection.send(opening.receiver, opening.head, opening.body, self._outbox)
 
     async def _connect(self, endpoint: Endpoint) -> Connection:
         def make() -> Any:

@@ -1,4 +1,4 @@
-"""An answer that waits for others never comes too late: not after the next one, not never."""
+"""What waits for the end of a turn never comes too late: not after the next thing, not never."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def played(play: Callable[[RouterProtocol, Wire], Awaitable[None]]) -> list[byte
 
 def test_an_answer_leaves_when_the_turn_is_over() -> None:
     async def play(client: RouterProtocol, wire: Wire) -> None:
-        client.write_whole(ANSWER)
+        client.router.outbox.to_client(wire, ANSWER)
         assert wire.done == []
         await asyncio.sleep(0)
         assert wire.done == [ANSWER]
@@ -76,9 +76,25 @@ def test_an_answer_leaves_when_the_turn_is_over() -> None:
     assert played(play) == [ANSWER]
 
 
+def test_engines_hear_before_clients() -> None:
+    async def play(client: RouterProtocol, wire: Wire) -> None:
+        outbox = client.router.outbox
+        outbox.to_client(wire, b"answer 1")
+        outbox.to_engine(wire, b"request 1")
+        outbox.to_client(wire, b"answer 2")
+        outbox.to_engine(wire, b"request 2")
+        await asyncio.sleep(0)
+        outbox.to_client(wire, b"the next turn")
+        await asyncio.sleep(0)
+
+    assert b", ".join(map(bytes, played(play))) == (  # type: ignore[arg-type]
+        b"request 1, request 2, answer 1, answer 2, the next turn"
+    )
+
+
 def test_what_is_said_to_the_next_request_comes_after_it() -> None:
     async def play(client: RouterProtocol, wire: Wire) -> None:
-        client.write_whole(ANSWER)
+        client.router.outbox.to_client(wire, ANSWER)
         client.data_received(b"this is not HTTP\r\n\r\n")
         await asyncio.sleep(0)
 
@@ -92,7 +108,7 @@ def test_what_is_said_to_the_next_request_comes_after_it() -> None:
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_server_that_ends_sends_it(moment: str) -> None:
     async def play(client: RouterProtocol, wire: Wire) -> None:
-        client.write_whole(ANSWER)
+        client.router.outbox.to_client(wire, ANSWER)
         if moment == "after":
             await asyncio.sleep(0)
         client.shutdown()
@@ -104,7 +120,7 @@ def test_a_server_that_ends_sends_it(moment: str) -> None:
 def test_a_client_that_does_not_read_it_is_not_read_either() -> None:
     async def play(client: RouterProtocol, wire: Wire) -> None:
         wire.full = client.pause_writing
-        client.write_whole(ANSWER)
+        client.router.outbox.to_client(wire, ANSWER)
         await asyncio.sleep(0)
 
     assert played(play) == [ANSWER, "pause reading"]
@@ -113,7 +129,7 @@ def test_a_client_that_does_not_read_it_is_not_read_either() -> None:
 @pytest.mark.parametrize("lost", [True, False])
 def test_nothing_is_written_to_a_client_that_is_gone(lost: bool) -> None:
     async def play(client: RouterProtocol, wire: Wire) -> None:
-        client.write_whole(ANSWER)
+        client.router.outbox.to_client(wire, ANSWER)
         wire.close()
         if lost:
             client.connection_lost(None)
