@@ -8,6 +8,11 @@ come, each wakes an engine or a client that has just gone to sleep after the las
 from __future__ import annotations
 
 import asyncio
+from typing import Final
+
+# So much does not wait: the loop may read it many times over in one turn, and the one who does not
+# read it has to be noticed after the first time.
+_LARGE_BYTES: Final = 16 * 1024
 
 
 class Outbox:
@@ -32,8 +37,11 @@ class Outbox:
             self._loop.call_soon(self._turn_ends)
 
     def to_client(self, transport: asyncio.Transport, data: bytes) -> None:
-        """As ``to_engine``, and after that."""
+        """As ``to_engine``, and after that. What is large is written at once."""
         self._to_clients.append((transport, data))
+        if len(data) >= _LARGE_BYTES:
+            self.flush()
+            return
         if not self._waits:
             self._waits = True
             self._loop.call_soon(self._turn_ends)

@@ -92,6 +92,19 @@ def test_engines_hear_before_clients() -> None:
     )
 
 
+def test_what_is_large_does_not_wait() -> None:
+    """One read may follow the other within a turn, and whoever does not read has to be noticed."""
+    large = b"x" * 65536
+
+    async def play(client: RouterProtocol, wire: Wire) -> None:
+        client.router.outbox.to_client(wire, ANSWER)
+        client.router.outbox.to_client(wire, large)
+        assert wire.done == [ANSWER, large]
+        await asyncio.sleep(0)
+
+    assert played(play) == [ANSWER, large]
+
+
 def test_what_is_said_to_the_next_request_comes_after_it() -> None:
     async def play(client: RouterProtocol, wire: Wire) -> None:
         client.router.outbox.to_client(wire, ANSWER)
