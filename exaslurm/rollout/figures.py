@@ -143,11 +143,18 @@ def _of_this_step(figures: RolloutFigures | None, rollout: Rollout) -> RolloutFi
 
 def to_compare(figures: RolloutFigures) -> dict[str, Pair]:
     """By name, what to judge by: where the old version has answered little in this step, failures
-    are compared with those of the steps before. (Times are not: see ``judge.is_fair``.)"""
+    are compared with those of the steps before. Times are not: what else happens on the machines
+    makes both versions slow, at the same time."""
     found = {}
     for name, pair in figures.counted.items():
         old = pair.old
         if old.requests < ENOUGH_OLD and name in figures.before:
-            old = added(old, figures.before[name])
+            before = figures.before[name]
+            old = replace(
+                old,
+                requests=old.requests + before.requests,
+                failed=old.failed + before.failed,
+                refused=old.refused + before.refused,
+            )
         found[name] = Pair(old=old, new=pair.new)
     return found

@@ -5,6 +5,7 @@ from dataclasses import replace
 from exaslurm.core.codec import dumps, loads
 from exaslurm.core.rollout import Answers, Pair, Rollout, RolloutFigures
 from exaslurm.rollout.figures import ENOUGH_OLD, SETTLE_S, count, pairs_of, parse, to_compare
+from exaslurm.rollout.judge import why_worse
 from exaslurm.router.call import Call
 from exaslurm.router.metrics import BUCKETS_S, Metrics
 from exaslurm.router.routes import PROXIED
@@ -122,12 +123,31 @@ def test_the_next_step_begins_anew_and_remembers_the_old_version() -> None:
     assert figures.before["chat"] == answers(500)
     figures = step(figures, 510, 60, 1120.0, rollout=following)
     assert figures.counted["chat"] == Pair(old=answers(10), new=answers(40))
-    assert to_compare(figures)["chat"].old.requests == 510
+    compared = to_compare(figures)["chat"].old
+    assert compared.requests == 510
+    assert (compared.first, compared.whole) == ((10,), (10,))
     figures = step(figures, 500 + ENOUGH_OLD, 60, 1130.0, rollout=following)
     assert to_compare(figures)["chat"].old.requests == ENOUGH_OLD
     # Nothing is left over for another rollout.
     other = replace(ROLLOUT, candidate=3, since_s=1100.0)
     assert step(figures, 1, 1, 1130.0, rollout=other).before == {}
+
+
+def test_times_of_a_quieter_step_are_not_held_against_the_new_version() -> None:
+    """A cell that comes up, or a neighbour, makes both versions slow at the same time."""
+    quick = Answers(requests=750, first=(750, 0), first_s=36.0, whole=(750, 0), whole_s=60.0)
+    slow = Answers(requests=40, first=(0, 40), first_s=3.5, whole=(0, 40), whole_s=6.0)
+    figures = RolloutFigures(
+        candidate=ROLLOUT.candidate,
+        since_s=ROLLOUT.since_s,
+        before={"chat": quick},
+        counted={"chat": Pair(old=slow, new=slow)},
+    )
+    pair = to_compare(figures)["chat"]
+    assert pair.old.requests == 790
+    assert why_worse("chat", pair, ROLLOUT.policy, fair=True) is None
+    # Against the quicker one alone it would be.
+    assert why_worse("chat", Pair(old=quick, new=slow), ROLLOUT.policy, fair=True) is not None
 
 
 def test_sentences() -> None:
