@@ -8,7 +8,10 @@ come, each wakes an engine or a client that has just gone to sleep after the las
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 # So much does not wait: the loop may read it many times over in one turn, and the one who does not
 # read it has to be noticed after the first time.
@@ -49,14 +52,21 @@ class Outbox:
     def flush(self) -> None:
         """Write everything now."""
         pending, self._to_engines = self._to_engines, []
-        for transport, data in pending:
-            if not transport.is_closing():
-                transport.write(data)
+        _write(pending)
         pending, self._to_clients = self._to_clients, []
-        for transport, data in pending:
-            if not transport.is_closing():
-                transport.write(data)
+        _write(pending)
 
     def _turn_ends(self) -> None:
         self._waits = False
         self.flush()
+
+
+def _write(pending: list[tuple[asyncio.Transport, bytes]]) -> None:
+    for transport, data in pending:
+        if transport.is_closing():
+            continue
+        try:
+            transport.write(data)
+        except Exception:  # the others are still to be written
+            log.exception("a connection could not be written to")
+            transport.abort()

@@ -34,6 +34,9 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         self.done.append("close")
 
+    def abort(self) -> None:
+        self.done.append("abort")
+
     def pause_reading(self) -> None:
         self.done.append("pause reading")
 
@@ -103,6 +106,25 @@ def test_what_is_large_does_not_wait() -> None:
         await asyncio.sleep(0)
 
     assert played(play) == [ANSWER, large]
+
+
+def test_one_that_cannot_be_written_to_costs_the_others_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = Wire()
+
+    def fail() -> None:
+        raise RuntimeError("the handler is closed")
+
+    async def play(client: RouterProtocol, wire: Wire) -> None:
+        broken.full = fail
+        client.router.outbox.to_client(broken, ANSWER)
+        client.router.outbox.to_client(wire, ANSWER)
+        await asyncio.sleep(0)
+
+    assert played(play) == [ANSWER]
+    assert broken.done == [ANSWER, "abort"]
+    assert "the handler is closed" in caplog.text
 
 
 def test_what_is_said_to_the_next_request_comes_after_it() -> None:
