@@ -15,6 +15,8 @@ from typing import IO
 ROOT = Path(__file__).resolve().parent.parent
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _END_S = 5.0
+# Short beside a measurement, and no multiple of the clock by which the kernel counts who is busy.
+_PERIOD_US = 7000
 # Below those that the kernel gives to connections, where it can be helped.
 _PORTS = range(10240, 32000)
 
@@ -90,6 +92,47 @@ def rss_mb(pids: Iterable[int]) -> float:
         with contextlib.suppress(OSError):
             pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@contextlib.contextmanager
+def held(pids: Iterable[int], cores: float) -> Iterator[None]:
+    """Each of these processes gets at most so many cores, on whichever it runs: groups of the
+    kernel's (cgroups), which root can make. OSError if that cannot be had here."""
+    root = Path("/sys/fs/cgroup")
+    if (root / "cgroup.controllers").exists():
+        if "cpu" not in (root / "cgroup.subtree_control").read_text().split():
+            raise OSError(f"{root} does not divide the CPU")
+        limits = {"cpu.max": f"{int(_PERIOD_US * cores)} {_PERIOD_US}"}
+    else:
+        root /= "cpu"
+        limits = {
+            "cpu.cfs_period_us": str(_PERIOD_US),
+            "cpu.cfs_quota_us": str(int(_PERIOD_US * cores)),
+        }
+    with contextlib.ExitStack() as stack:
+        for pid in pids:
+            group = root / f"exaslurm-benchmark-{pid}"
+            group.mkdir()
+            stack.callback(group.rmdir)
+            for name, value in limits.items():
+                (group / name).write_text(value)
+            before = root / _group(pid) / "cgroup.procs"
+            (group / "cgroup.procs").write_text(str(pid))
+            stack.callback(_put_back, pid, before)
+        yield
+
+
+def _group(pid: int) -> str:
+    """The group that divides the CPU for a process, below where groups are."""
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    of_cpu = (path for controllers, path in paths.items() if "cpu" in controllers.split(","))
+    return next(of_cpu, paths.get("", "/")).strip("/")
+
+
+def _put_back(pid: int, group: Path) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        group.write_text(str(pid))
 
 
 class Running:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 # test -> contestant -> round -> figure -> value
 Runs = dict[str, dict[str, dict[int, dict[str, float]]]]
 
+HELD = "workers, held"
+WORKERS = ("workers", HELD)
 # What is compared, and how: a time is compared by what is added to it.
 _COMPARED = (
     ("plain", "requests_per_s", "ratio"),
@@ -42,6 +44,7 @@ _COLUMNS = {
     "gap_most_ms": "gap max",
     "router_cores": "cores",
     "rss_mb": "MB",
+    "all_cores": "all cores",
     "others_cores": "others",
     "failed": "failed",
 }
@@ -85,14 +88,15 @@ def against(runs: Runs, ours: Sequence[str], many: int) -> dict[str, dict[str, d
             if value is not None:
                 key = f"{sizes[1]} to {sizes[0]}: requests_per_s ratio"
                 found.setdefault(name, {}).setdefault("itself", {})[key] = value
-    shared = runs.get("workers", {})
-    if len(shared) == 2:
-        one_worker, two_workers = shared.values()
-        value = _compare(two_workers, one_worker, "requests_per_s", "ratio")
-        if value is not None:
-            found.setdefault("core", {}).setdefault("itself", {})[
-                "2 workers to 1: requests_per_s ratio"
-            ] = value
+    for test in WORKERS:
+        by_name = runs.get(test, {})
+        if len(by_name) == 2:
+            one_worker, two_workers = (by_name[name] for name in sorted(by_name, key=len))
+            for figure in ("requests_per_s", "cpu_us_per_request"):
+                value = _compare(two_workers, one_worker, figure, "ratio")
+                if value is not None:
+                    row = found.setdefault("core", {}).setdefault("itself", {})
+                    row[f"{test}, 2 to 1: {figure} ratio"] = value
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, traffic
+from benchmarks import processes, report, traffic
 from benchmarks.processes import Running
 
 ROOT = Path(__file__).parent.parent.parent
@@ -147,3 +147,44 @@ def test_ratios_are_of_the_same_round() -> None:
     middle = report.medians(runs)
     assert middle["plain"]["core"] == {"requests_per_s": 40, "failed": 3}
     assert "nginx" in report.tables(runs, compared)
+
+
+def test_two_processes_are_compared_with_one_in_each_test() -> None:
+    def rounds(*figures: float) -> dict[int, dict[str, float]]:
+        return {n: {"requests_per_s": value} for n, value in enumerate(figures)}
+
+    one, two = "core", "core, 2 workers"
+    runs: report.Runs = {
+        "workers": {one: rounds(40, 50), two: rounds(44, 65)},
+        report.HELD: {two: rounds(40), one: rounds(20)},
+    }
+    assert report.against(runs, ("core", "full"), 3072)["core"]["itself"] == {
+        "workers, 2 to 1: requests_per_s ratio": 1.2,
+        "workers, held, 2 to 1: requests_per_s ratio": 2.0,
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_held_process_gets_its_part_of_a_core(tmp_path: Path) -> None:
+    """And all of it again afterwards."""
+
+    def used(pid: int) -> float:
+        cpu_s, begin_s = processes.cpu_s([pid]), time.monotonic()
+        time.sleep(1)  # the time that is measured
+        return (processes.cpu_s([pid]) - cpu_s) / (time.monotonic() - begin_s)
+
+    endless = [sys.executable, "-c", "while True: pass"]
+    groups = Path("/sys/fs/cgroup")
+    with (
+        (tmp_path / "log").open("wb") as log,
+        Running(endless, cores=CORES, log=log) as running,
+    ):
+        pid = running.process.pid
+        before = Path(f"/proc/{pid}/cgroup").read_text()
+        try:
+            with processes.held([pid], 0.25):
+                assert used(pid) < 0.35
+        except OSError as error:
+            pytest.skip(f"no groups here: {error}")
+        assert Path(f"/proc/{pid}/cgroup").read_text() == before
+        assert not list(groups.glob(f"**/exaslurm-benchmark-{pid}"))
