@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from exaslurm.router.router import Router
 
 _MAX_REFUSAL_BYTES: Final = 64 * 1024
+_STALE_S: Final = 1.0
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 # vLLM's words for "this process will not answer any more" inside a 500.
 _DYING: Final = (b"cannot schedule new futures after shutdown", b"EngineCore", b"EngineDeadError")
@@ -64,12 +65,14 @@ class Client(Protocol):
 
 
 class Refusal(NamedTuple):
-    """An attempt that the client has not noticed. ``sent``: the engine may have begun."""
+    """An attempt that the client has not noticed. ``sent``: the engine may have begun. ``stale``:
+    the connection may have been closing already, which says nothing of the replica."""
 
     reason: str
     message: str
     sent: bool
     answer: tuple[AnswerHead, bytes] | None = None
+    stale: bool = False
 
 
 class Answering(Call, ABC):
@@ -177,8 +180,10 @@ class Answering(Call, ABC):
             self._let_go()
             self.refuse(self._router.out_of_means(reason))
         else:
-            sent = loss is Loss.ENDED
-            refusal = Refusal("lost" if sent else "connect", reason, sent=sent)
+            # The end of an idle connection arrives at once; later, the engine has died of something.
+            stale = loss is Loss.STALE and time.monotonic() - self.sent_s < _STALE_S
+            sent = loss is Loss.STALE or loss is Loss.ENDED
+            refusal = Refusal("lost" if sent else "connect", reason, sent=sent, stale=stale)
             self._refuse_attempt(refusal, fatal=loss is Loss.REFUSED)
 
     # What time and the client do to it.
@@ -394,7 +399,10 @@ class Answering(Call, ABC):
     # The end of an attempt.
 
     def _refuse_attempt(self, refusal: Refusal, *, fatal: bool) -> None:
-        self._judged(healthy=False, fatal=fatal)
+        if refusal.stale:
+            self._let_go()
+        else:
+            self._judged(healthy=False, fatal=fatal)
         self._held = b""
         self._handle = None
         if self._hedge is not None:
@@ -419,6 +427,7 @@ class Answering(Call, ABC):
         self._handle = hedge.request
         self._target = hedge.target
         self.replica = hedge.target.ident
+        self.version = hedge.version
         self.sent_s = hedge.sent_s
         self.state = SENT
         if hedge.connection is not None:  # the beginning of its answer is there

@@ -135,8 +135,13 @@ class Exchange(Answering):
         except RequestError as error:
             self.refuse(error)
         except Exception:
-            log.exception("request %s", self.ident.decode())
-            self.refuse(RequestError(500, "the router failed; its log says why", cause="bug"))
+            self._fail()
+
+    def _fail(self) -> None:
+        """Our own fault; called where the exception is handled."""
+        log.exception("request %s", self.ident.decode())
+        self._let_go()
+        self.refuse(RequestError(500, "the router failed; its log says why", cause="bug"))
 
     def client_left(self) -> None:
         """The client's connection is gone: the engine need not go on."""
@@ -205,7 +210,8 @@ class Exchange(Answering):
         admitted = self._router.admission.enter(self, self._tokens_asked, group.usable_count)
         self._entered = True
         if admitted:
-            self.admitted()
+            self._router.budget.earn()
+            self._attempt()
 
     def woken(self) -> None:
         """There is a replica now."""
@@ -240,9 +246,24 @@ class Exchange(Answering):
         return self.key.priority
 
     def admitted(self) -> None:
-        """It may go to an engine now."""
+        """It may go to an engine now, after it has waited."""
         self._router.budget.earn()
-        self._attempt()
+        self._attempt_anew()
+
+    def _attempt_anew(self) -> None:
+        """Send it to the next replica of those that there are by now, or give up. Whoever calls
+        has other requests to think of, too."""
+        table = self._router.table
+        group = self._group
+        assert group is not None
+        # None: nothing serves this name any more; then the old group must not be asked, either.
+        self._group = table.group(group.name) or Group(group.name)
+        if self._pinned is not None:
+            self._pinned = table.target(self._pinned.ident) or self._pinned
+        try:
+            self._attempt()
+        except Exception:
+            self._fail()
 
     def refused(self, error: RequestError) -> None:
         """It waited in vain."""
@@ -261,7 +282,8 @@ class Exchange(Answering):
         found.outstanding += 1
         self.state = SENT
         self.sent_s = self.moved_s = now_s
-        self._handle = self._send_to(found, self)
+        last = self._last
+        self._handle = self._send_to(found, self, last is not None and last.stale)
 
     def _next(self, now_s: float) -> Target | None:
         """The replica for this attempt; None if there shall be none."""
@@ -272,11 +294,10 @@ class Exchange(Answering):
         if last is not None:
             if not self._may_retry(last, now_s):
                 return None
-            # The registry may have changed while the last one was tried.
-            group = self._group = router.table.group(group.name) or group
         if self._pinned is not None:
             self.version = self._pinned.replica.version
-            return None if self._tried else self._pinned
+            again = not self._tried or (last is not None and last.stale)
+            return self._pinned if again and not self._pinned.endpoint.retired else None
         found = router.table.pick(
             group,
             now_s,
@@ -287,6 +308,9 @@ class Exchange(Answering):
             self._tokens,
         )
         if found is None:
+            # With no other one, a replica of which nothing bad is known, by a new connection.
+            if last is not None and last.stale and not self._tried[-1].endpoint.retired:
+                return self._tried[-1]
             return None
         target, lane = found
         self.version = lane.version
@@ -311,18 +335,27 @@ class Exchange(Answering):
         router = self._router
         assert self._group is not None
         now_s = time.monotonic()
-        if not router.budget.spend(now_s):
+        group = router.table.group(self._group.name)
+        if group is None or not router.budget.spend(now_s):
             return
-        found = router.table.pick(self._group, now_s, self._tried, key_name=self.key.name)
+        found = router.table.pick(
+            group, now_s, self._tried, key_name=self.key.name, tokens=self._tokens
+        )
         if found is None:
             return
-        target = found[0]
+        target, lane = found
+        length = target.replica.max_model_len
+        if length is not None and length < self._tokens:  # there is none that it fits
+            router.table.told_nothing(target, now_s)
+            return
         router.metrics.retried("hedge")
         self._tried = (*self._tried, target)
-        self._hedge = hedge = Hedge(target, router.table, self._hedge_won, self._hedge_lost)
+        self._hedge = hedge = Hedge(
+            target, lane.version, router.table, self._hedge_won, self._hedge_lost
+        )
         hedge.request = self._send_to(target, hedge)
 
-    def _send_to(self, target: Target, receiver: Receiver) -> Request:
+    def _send_to(self, target: Target, receiver: Receiver, fresh: bool = False) -> Request:
         endpoint = target.endpoint
         head = self.head
         body = self._body
@@ -341,13 +374,13 @@ class Exchange(Answering):
                 b"\r\ncontent-length: %d\r\n\r\n" % len(body),
             )
         )
-        return self._router.upstream.send(receiver, endpoint, start, body)
+        return self._router.upstream.send(receiver, endpoint, start, body, fresh)
 
     def _try_another(self, refusal: Refusal) -> None:
         self._sends += refusal.sent
         self._last = refusal
         self._router.metrics.attempt_failed(self)
-        self._attempt()
+        self._attempt_anew()
 
     # How it ends.
 

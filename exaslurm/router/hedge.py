@@ -19,18 +19,20 @@ class Hedge:
     """The second attempt of a request, as long as it has not become the only one.
 
     ``won`` is called with this hedge when its replica begins to answer well, ``lost`` when it will
-    not: once, one of them. ``held`` is what has come of the body, by ``connection`` (None: not even
-    the head is there).
+    not: once, one of them. ``version`` is that of its replica's model; ``held`` is what has come of
+    the body, by ``connection`` (None: not even the head is there).
     """
 
     def __init__(
         self,
         target: Target,
+        version: str,
         table: Table,
         won: Callable[[Hedge, Connection], None],
         lost: Callable[[], None],
     ) -> None:
         self.target = target
+        self.version = version
         self.request: Request | None = None
         self.connection: Connection | None = None
         self.held = b""
@@ -57,11 +59,14 @@ class Hedge:
         self.held += connection.body()
         if head.events and not connection.done and cut(self.held) == 0:
             return
-        good = head.status < 500 and head.status != 401
+        good = head.status < 400
         if good and head.events:
             good = bool(self.held) and not is_engine_error(self.held)
         if good:
             self._won(self, connection)
+        elif 400 <= head.status < 500 and head.status != 401:
+            self.drop()  # what this replica cannot do, the first one may be about to have done
+            self._lost()
         else:
             self.drop(healthy=False)
             self._lost()

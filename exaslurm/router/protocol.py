@@ -38,6 +38,8 @@ HEAD_TIMEOUT_S = 60.0
 # one is waited for that shall not ask here again.
 LINGER_S = 5.0
 
+# So many requests of a connection are read before their turn, and no large bodies.
+_MOST_WAITING = 8
 # From here on a body is large: so many digits has its length.
 _LARGE_DIGITS = 5
 
@@ -236,8 +238,10 @@ class RouterProtocol(HttpToolsProtocol):
             elif exchange.refusal is not None and self._announced > MAX_WASTED_BYTES:
                 exchange.start()  # most of its body will not be read, whatever it is
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
+            # Read on for a while: that the client has gone shows at the end of what it sent.
+            if len(self.pipeline) >= _MOST_WAITING:
+                self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
@@ -249,7 +253,11 @@ class RouterProtocol(HttpToolsProtocol):
             self._waste(len(body))
             return
         cycle.part(body)
-        if cycle.refusal is None or cycle is not self._current:
+        if cycle is not self._current:
+            if cycle.bytes_in > MAX_WASTED_BYTES:
+                self.flow.pause_reading()
+            return
+        if cycle.refusal is None:
             return
         if cycle.bytes_in > MAX_WASTED_BYTES:
             cycle.start()
@@ -369,6 +377,8 @@ class RouterProtocol(HttpToolsProtocol):
         answered, and told that it is the last one; a client cut off without that word could be
         about to send one. If none comes for a while, the connection is closed."""
         self._ends = True
+        if self._current is None:  # however long it was idle before
+            self._waits_since_s = self.router.now_s
 
     def sweep(self, now_s: float) -> None:
         """Time has passed: has this connection anything to say?"""

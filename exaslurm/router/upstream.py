@@ -35,6 +35,7 @@ _ZERO: Final = ord("0")
 # How a chunk begins that is so many bytes long, all in all: most are short.
 _SHORT_BYTES: Final = 2048
 _SIZE_LINES: Final = [b"\0"] * _SHORT_BYTES  # which no chunk begins with
+_NO_PIECES: Final[list[bytes]] = []  # in place of those that were passed on; never appended to
 for _size in range(1, _SHORT_BYTES):
     _line = b"%x\r\n" % _size
     if len(_line) + _size + 2 < _SHORT_BYTES:
@@ -44,10 +45,13 @@ _OUR_ERRORS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno
 
 
 class Loss(Enum):
-    """How a connection was lost: it ended; nobody listens there; nobody has answered yet, which
-    may be for want of time; or we could not open one, which says nothing of the engine."""
+    """How a connection was lost: it ended; it had been idle, and ended before anything of the
+    answer came, so that its end may have been under way already when the request was sent; nobody
+    listens there; nobody has answered yet, which may be for want of time; or we could not open
+    one, which says nothing of the engine."""
 
     ENDED = "ended"
+    STALE = "stale"
     REFUSED = "refused"
     LATE = "late"
     OURS = "ours"
@@ -149,6 +153,7 @@ class Connection:
         "_memory",
         "_parser",
         "_patient",
+        "_reused",
         "_sock",
         "between_chunks",
         "colder",
@@ -179,6 +184,7 @@ class Connection:
         self._dead_peer_ms = dead_peer_ms
         self._sock: Any = None
         self._patient = False
+        self._reused = False
         self._begins = True
         self._chunk_open = False
         self.between_chunks = False
@@ -198,7 +204,7 @@ class Connection:
     def send(self, receiver: Receiver, head: bytes, body: bytes, outbox: Outbox) -> None:
         """Send a request; ``receiver`` gets the answer."""
         self.receiver = receiver
-        if len(body) <= _PATIENT_BYTES:
+        if len(head) + len(body) <= _PATIENT_BYTES:
             outbox.to_engine(self.transport, head + body)
             return
         if self._sock is not None:
@@ -237,6 +243,7 @@ class Connection:
                 self.head = head
                 self.pieces = [body]
                 receiver.received(self, data)
+                self.pieces = _NO_PIECES
                 return
             self._begins = False
         else:
@@ -245,8 +252,9 @@ class Connection:
                 if chunks is not None:  # so does the usual stream go on
                     self.pieces = chunks
                     receiver.received(self, data)
+                    self.pieces = _NO_PIECES
                     return
-            self.pieces = []
+        self.pieces = []
         read = self._parse(data)
         if read is None:
             return
@@ -265,6 +273,7 @@ class Connection:
             and read.endswith(b"\r\n")
         )
         receiver.received(self, read)
+        self.pieces = _NO_PIECES
 
     def _parse(self, data: bytes) -> bytes | None:
         """Have the parser read; what may be passed on as it came, None if that was the end of the
@@ -304,12 +313,13 @@ class Connection:
             self.pieces = []
             self.receiver.received(self, b"")
             return
-        self._end(str(exc) if exc else "it closed the connection")
+        loss = Loss.STALE if self._reused and self._begins else Loss.ENDED
+        self._end(str(exc) if exc else "it closed the connection", loss)
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, loss: Loss = Loss.ENDED) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.lost(reason, Loss.ENDED)
+            receiver.lost(reason, loss)
 
     # The parser's side.
 
@@ -360,10 +370,10 @@ class Connection:
             self.transport.close()
             return
         self.done = self.keep = False
+        self._reused = True
         if not self._begins:
             self._begins = True
             self.head = self.direct = None
-            self.pieces = []
             self.between_chunks = False
             self._head_bytes = 0
         self.idle_since_s = now_s
@@ -410,12 +420,19 @@ class Upstream:
         self._connecting: set[asyncio.Task[None]] = set()
         self.memory: Memory[AnswerHead] = Memory()
 
-    def send(self, receiver: Receiver, endpoint: Endpoint, head: bytes, body: bytes) -> Request:
-        """Send a request by an idle connection or a new one.
+    def send(
+        self,
+        receiver: Receiver,
+        endpoint: Endpoint,
+        head: bytes,
+        body: bytes,
+        fresh: bool = False,
+    ) -> Request:
+        """Send a request by an idle connection or a new one; ``fresh``: by a new one.
 
         ``receiver`` hears of it at the earliest after this has returned.
         """
-        while (connection := endpoint.idle) is not None:
+        while not fresh and (connection := endpoint.idle) is not None:
             endpoint.idle, connection.colder = connection.colder, None
             if not connection.transport.is_closing():
                 connection.send(receiver, head, body, self._outbox)
