@@ -180,7 +180,7 @@ class Answering(Call, ABC):
             self._let_go()
             self.refuse(self._router.out_of_means(reason))
         else:
-            # The end of an idle connection arrives at once; later, the engine has died of something.
+            # The end of an idle connection comes at once; later, the engine has died of something.
             stale = loss is Loss.STALE and time.monotonic() - self.sent_s < _STALE_S
             sent = loss is Loss.STALE or loss is Loss.ENDED
             refusal = Refusal("lost" if sent else "connect", reason, sent=sent, stale=stale)

@@ -139,7 +139,7 @@ class Exchange(Answering):
 
     def _fail(self) -> None:
         """Our own fault; called where the exception is handled."""
-        log.exception("request %s", self.ident.decode())
+        log.error("request %s", self.ident.decode(), exc_info=True)
         self._let_go()
         self.refuse(RequestError(500, "the router failed; its log says why", cause="bug"))
 
@@ -291,9 +291,8 @@ class Exchange(Answering):
         group = self._group
         assert group is not None
         last = self._last
-        if last is not None:
-            if not self._may_retry(last, now_s):
-                return None
+        if last is not None and not self._may_retry(last, now_s):
+            return None
         if self._pinned is not None:
             self.version = self._pinned.replica.version
             again = not self._tried or (last is not None and last.stale)
