@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 # A body that is refused is read to its end up to here, so that the client can read the answer.
 MAX_WASTED_BYTES: Final = 64 * 1024
 _MANY_PARTS: Final = 4096
+_BYTES_OF_TOKEN: Final = 4
 _EVENTS_WITHOUT_TOKEN: Final = 3
 
 
@@ -134,12 +135,12 @@ class Exchange(Answering):
             self._route()
         except RequestError as error:
             self.refuse(error)
-        except Exception:
-            self._fail()
+        except Exception as fault:
+            self._fail(fault)
 
-    def _fail(self) -> None:
-        """Our own fault; called where the exception is handled."""
-        log.error("request %s", self.ident.decode(), exc_info=True)
+    def _fail(self, fault: Exception) -> None:
+        """Our own fault."""
+        log.error("request %s", self.ident.decode(), exc_info=fault)
         self._let_go()
         self.refuse(RequestError(500, "the router failed; its log says why", cause="bug"))
 
@@ -187,10 +188,12 @@ class Exchange(Answering):
         if data is not None:
             if router.config.check:
                 check(route, data, group.longest)
-            if self.key.tokens_per_min or len(body) > router.config.long_body_bytes:
-                tokens = self._tokens = floor_tokens(route, data) + (
-                    output_tokens(route, data) or 0
-                )
+            uneven = group.uneven
+            if self.key.tokens_per_min or uneven or len(body) > router.config.long_body_bytes:
+                output = output_tokens(route, data) or 0
+                tokens = self._tokens = floor_tokens(route, data) + output
+                if uneven:
+                    self._tokens = max(tokens, _likely_tokens(body) + output)
         if router.by_prefix:
             if prompt_at:
                 self._keys = blocks(body, prompt_at)
@@ -262,8 +265,8 @@ class Exchange(Answering):
             self._pinned = table.target(self._pinned.ident) or self._pinned
         try:
             self._attempt()
-        except Exception:
-            self._fail()
+        except Exception as fault:
+            self._fail(fault)
 
     def refused(self, error: RequestError) -> None:
         """It waited in vain."""
@@ -453,3 +456,9 @@ class Exchange(Answering):
         self._parts = None
         self._body = self._held = b""
         self._router.ended(self)
+
+
+def _likely_tokens(body: bytes) -> int:
+    """About how many tokens a body of text has: which replica is chosen may depend on it, no more.
+    Of pictures and sound the bytes tell nothing."""
+    return 0 if b";base64," in body else len(body) // _BYTES_OF_TOKEN

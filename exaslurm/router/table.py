@@ -209,7 +209,7 @@ class Lane:
 class Group:
     """The replicas of one served name: a lane for each version of its model."""
 
-    __slots__ = ("lanes", "longest", "may_wake", "name", "shares", "usable_count")
+    __slots__ = ("lanes", "longest", "may_wake", "name", "shares", "uneven", "usable_count")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -220,6 +220,8 @@ class Group:
         """Whether a replica is started for it when somebody asks."""
         self.longest: int | None = None
         """The largest number of tokens that one of its replicas takes; None: not known."""
+        self.uneven = False
+        """Whether some of them take fewer tokens than others."""
 
     @property
     def members(self) -> list[Target]:
@@ -237,8 +239,11 @@ class Group:
         """Add up what the lanes hold, after a change of them."""
         self.usable_count = sum(len(lane.usable) for lane in self.lanes)
         serving = [lane.lengths for lane in self.lanes if lane.usable]
-        known = [lengths[1] for lengths in serving if lengths is not None]
-        self.longest = max(known) if known and len(known) == len(serving) else None
+        known = [lengths for lengths in serving if lengths is not None]
+        self.uneven = len({length for lengths in known for length in lengths}) > 1
+        self.longest = (
+            max(longest for _, longest in known) if known and len(known) == len(serving) else None
+        )
 
 
 class Table:

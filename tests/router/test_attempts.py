@@ -259,3 +259,30 @@ def test_a_long_head_has_the_time_of_a_long_body() -> None:
     assert small == [b"headbody"]
     (large,) = asyncio.run(sent(b"h" * 100_000, b"body"))
     assert large == (b"h" * 100_000, b"body")
+
+
+def test_requests_go_where_their_answers_have_room(make_router: MakeRouter) -> None:
+    with farm_of(2) as farm:
+        router = make_router()
+        router.replace(farm.replica(0, max_model_len=2048), farm.replica(1, max_model_len=32768))
+        for number in range(12):
+            assert ask(router, prompt=f"{number}", max_tokens=5000).status_code == 200
+        assert farm.taken == {1: 12}, "a short prompt, a long answer"
+        for number in range(12):
+            ask(router, prompt=f"{number} " + "word " * 4000, max_tokens=None)
+        assert farm.taken == {1: 24}, "a text that is most likely too long"
+        for number in range(24):
+            ask(router, prompt=f"{number}", max_tokens=100)
+        assert farm.taken[0] > 0, "what fits both goes to both"
+
+
+def test_of_pictures_the_length_tells_nothing(make_router: MakeRouter) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 200_000}}
+    with farm_of(2) as farm:
+        router = make_router()
+        router.replace(farm.replica(0, max_model_len=2048), farm.replica(1, max_model_len=100_000))
+        for number in range(24):
+            content = [{"type": "text", "text": f"{number}"}, picture]
+            body = {"model": "chat", "messages": [{"role": "user", "content": content}]}
+            assert router.http.post("/v1/chat/completions", json=body).status_code == 200
+        assert farm.taken[0] > 0
