@@ -26,6 +26,7 @@ _COMPILED = [
     "canary",
     "check",
     "choose",
+    "ejected",
     "errors",
     "events",
     "exchange",

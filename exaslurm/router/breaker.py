@@ -5,17 +5,20 @@ from __future__ import annotations
 FAILURES_TO_OPEN = 3
 FIRST_WAIT_S = 1.0
 MAX_WAIT_S = 30.0
+FIRST_PATIENCE_S = 5.0
 
 
 class Breaker:
     """Counts failures in a row of one replica.
 
-    closed: used. open: left alone until ``retry_at_s``. probing: one request tries it; its
-    answer closes the breaker as soon as it begins, or opens it for twice as long. Clocks are the
-    caller's (monotonic seconds).
+    closed: used. open: left alone until ``retry_at_s``. probing: a request tries it; its
+    answer closes the breaker as soon as it begins, or opens it for twice as long. As long as
+    neither has happened another request may try it, too, from ``retry_at_s`` on: a good answer may
+    take minutes. Each one waits twice as long as the last, so that a replica that never answers
+    costs few. Clocks are the caller's (monotonic seconds).
     """
 
-    __slots__ = ("_failures", "_wait_s", "clean", "retry_at_s", "state")
+    __slots__ = ("_failures", "_probes", "_wait_s", "clean", "retry_at_s", "state")
 
     def __init__(self) -> None:
         self.state: str = "closed"
@@ -23,6 +26,7 @@ class Breaker:
         """Whether a success would tell nothing new."""
         self.retry_at_s = 0.0
         self._failures = 0
+        self._probes = 0
         self._wait_s = FIRST_WAIT_S
 
     @property
@@ -64,17 +68,21 @@ class Breaker:
         return True
 
     def may_probe(self, now_s: float) -> bool:
-        return self.state == "open" and now_s >= self.retry_at_s
+        return self.state != "closed" and now_s >= self.retry_at_s
 
-    def begin_probe(self) -> None:
+    def begin_probe(self, now_s: float) -> None:
+        self._probes = self._probes + 1 if self.state == "probing" else 1
         self.state = "probing"
         self.clean = False
+        self.retry_at_s = now_s + FIRST_PATIENCE_S * (1 << (self._probes - 1))
 
     def abandon_probe(self, now_s: float) -> bool:
-        """The probing request told nothing (its client left); true if another may probe now."""
+        """A probing request told nothing (its client left); true if another may probe now."""
         if self.state != "probing":
             return False
-        self.state = "open"
+        self._probes -= 1
+        if not self._probes:
+            self.state = "open"
         self.retry_at_s = now_s
         return True
 

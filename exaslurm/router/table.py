@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,6 +13,7 @@ from exaslurm.router.affinity import Affinity
 from exaslurm.router.breaker import Breaker
 from exaslurm.router.canary import pick_share, point_of, share_of
 from exaslurm.router.choose import choose
+from exaslurm.router.ejected import Ejected
 from exaslurm.router.upstream import Endpoint
 
 log = logging.getLogger(__name__)
@@ -80,7 +79,6 @@ class Lane:
 
     __slots__ = (
         "_ejected",
-        "_order",
         "affinity",
         "closed",
         "closed_set",
@@ -99,8 +97,7 @@ class Lane:
         self.lengths: tuple[int, int] | None = None
         """Smallest and largest ``max_model_len`` of the usable ones, where all have said it."""
         self.affinity: Affinity[Target] | None = Affinity() if by_prefix else None
-        self._ejected: list[tuple[float, int, Target]] = []
-        self._order = itertools.count()
+        self._ejected: Ejected[Target] = Ejected()
 
     def rebuild(self) -> None:
         self.usable = [target for target in self.members if target.replica.takes_requests]
@@ -108,12 +105,10 @@ class Lane:
         self.closed_set = frozenset(self.closed)
         # Of those that are here now: one that has left must not be probed, and one that took no
         # requests for a while, or came from another lane, has to be.
-        self._ejected = [
-            (target.breaker.retry_at_s, next(self._order), target)
-            for target in self.usable
-            if target.breaker.state == "open"
-        ]
-        heapq.heapify(self._ejected)
+        self._ejected = Ejected()
+        for target in self.usable:
+            if not target.breaker.closed:
+                self._ejected.put(target, target.breaker.retry_at_s)
         known = [target.replica.max_model_len for target in self.usable]
         lengths = [length for length in known if length]
         self.lengths = (
@@ -136,7 +131,8 @@ class Lane:
         that of the session it belongs to, 0 for none; ``tokens``: what the request needs, where
         that decides who can serve it.
         """
-        if self._ejected:
+        ejected = self._ejected.heap
+        if ejected and ejected[0][0] <= now_s:
             probe = self.probe(now_s, tried, tokens)
             if probe is not None:
                 return probe
@@ -188,22 +184,15 @@ class Lane:
 
     def probe(self, now_s: float, tried: Collection[Target], tokens: int) -> Target | None:
         """An ejected replica whose time has come: this request tells how it is now."""
-        probe = self._due_probe(now_s, tried, tokens)
-        if probe is not None:
-            probe.breaker.begin_probe()
-        return probe
 
-    def _due_probe(self, now_s: float, tried: Collection[Target], tokens: int) -> Target | None:
-        while self._ejected and self._ejected[0][0] <= now_s:
-            target = self._ejected[0][2]
-            may_probe = target.breaker.may_probe(now_s)
-            if may_probe and (target in tried or not _takes(target, tokens)):
-                return None  # it is left to another request
-            heapq.heappop(self._ejected)
-            # Another lane may have begun to probe it meanwhile.
-            if may_probe:
-                return target
-        return None
+        def suits(target: Target) -> bool:
+            return target not in tried and _takes(target, tokens)
+
+        probe = self._ejected.next_due(now_s, suits)
+        if probe is not None:
+            probe.breaker.begin_probe(now_s)
+            self._ejected.put(probe, probe.breaker.retry_at_s)
+        return probe
 
 
 class Group:

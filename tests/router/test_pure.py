@@ -13,7 +13,13 @@ import pytest
 from exaslurm.core.canary import Canary
 from exaslurm.core.cell import EngineLoad
 from exaslurm.registry.replica import Replica
-from exaslurm.router.breaker import FAILURES_TO_OPEN, FIRST_WAIT_S, MAX_WAIT_S, Breaker
+from exaslurm.router.breaker import (
+    FAILURES_TO_OPEN,
+    FIRST_PATIENCE_S,
+    FIRST_WAIT_S,
+    MAX_WAIT_S,
+    Breaker,
+)
 from exaslurm.router.budget import RetryBudget
 from exaslurm.router.choose import choose
 from exaslurm.router.events import EventStream, cut, error_events
@@ -69,7 +75,7 @@ class TestBreaker:
             assert not breaker.may_probe(breaker.retry_at_s - 0.001)
             now_s = breaker.retry_at_s
             assert breaker.may_probe(now_s)
-            breaker.begin_probe()
+            breaker.begin_probe(now_s)
             assert not breaker.may_probe(now_s)
             assert breaker.failure(now_s)
         assert waits[:3] == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, 4 * FIRST_WAIT_S]
@@ -78,10 +84,48 @@ class TestBreaker:
     def test_a_probe_that_says_nothing_lets_another_one_try(self) -> None:
         breaker = Breaker()
         breaker.failure(0.0, fatal=True)
-        breaker.begin_probe()
+        breaker.begin_probe(1.0)
         assert breaker.abandon_probe(5.0)
         assert breaker.may_probe(5.0)
         assert not breaker.abandon_probe(5.0)
+
+    def test_a_probe_without_a_verdict_lets_others_try_each_later_than_the_last(self) -> None:
+        breaker = Breaker()
+        breaker.failure(0.0, fatal=True)
+        now_s, waits = 1.0, []
+        for _ in range(4):
+            assert breaker.may_probe(now_s)
+            breaker.begin_probe(now_s)
+            waits.append(breaker.retry_at_s - now_s)
+            assert not breaker.may_probe(breaker.retry_at_s - 0.001)
+            now_s = breaker.retry_at_s
+        assert waits == [FIRST_PATIENCE_S * times for times in (1, 2, 4, 8)]
+        # Whichever has an answer first counts.
+        assert breaker.begins_well()
+        assert breaker.closed
+
+    def test_of_several_probes_the_first_that_fails_counts_and_one_that_leaves_does_not(
+        self,
+    ) -> None:
+        breaker = Breaker()
+        breaker.failure(0.0, fatal=True)
+        breaker.begin_probe(1.0)
+        breaker.begin_probe(6.0)
+        assert breaker.abandon_probe(7.0)
+        assert breaker.state == "probing"
+        assert breaker.may_probe(7.0)
+        breaker.begin_probe(7.0)
+        assert breaker.retry_at_s == 7.0 + 2 * FIRST_PATIENCE_S
+        assert breaker.failure(8.0)
+        assert breaker.retry_at_s == 8.0 + 2 * FIRST_WAIT_S
+        assert not breaker.failure(8.5)
+        assert not breaker.abandon_probe(8.6)
+        assert breaker.retry_at_s == 8.0 + 2 * FIRST_WAIT_S
+        # The next one is the first again.
+        breaker.begin_probe(20.0)
+        assert breaker.retry_at_s == 20.0 + FIRST_PATIENCE_S
+        assert breaker.abandon_probe(21.0)
+        assert breaker.state == "open"
 
     def test_late_failures_of_old_requests_do_not_prolong_it(self) -> None:
         breaker = Breaker()

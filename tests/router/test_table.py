@@ -153,6 +153,86 @@ def test_an_ejected_one_is_probed_by_another_name_too() -> None:
     assert set(asked_of(table, "chat-2", 100.0)) == {good.url, bad.url}
 
 
+LONG = 20_000
+
+
+def ejected(*lengths: int) -> tuple[Table, Group]:
+    """Replicas with contexts of these lengths, all left alone, and one more that is well."""
+    table = Table(by_prefix=False)
+    table.update(
+        [
+            dataclasses.replace(
+                REPLICA, id=f"r{n}", url=f"http://127.0.0.1:{8001 + n}", max_model_len=length
+            )
+            for n, length in enumerate((*lengths, 32_768))
+        ]
+    )
+    group = table.group("chat")
+    assert group is not None
+    for n in range(len(lengths)):
+        target = table.target(f"r{n}")
+        assert target is not None
+        table.failed(target, 1.0 + n / 1000, fatal=True)
+    return table, group
+
+
+def pick_long(table: Table, group: Group, now_s: float, tried: tuple[Target, ...] = ()) -> str:
+    found = table.pick(group, now_s, tried, tokens=LONG)
+    assert found is not None
+    return found[0].ident
+
+
+def test_one_that_does_not_fit_is_no_reason_to_leave_alone_the_next() -> None:
+    table, group = ejected(2048, 32_768)
+    assert pick_long(table, group, 10.0) == "r1"
+    # It waits for a request that fits.
+    assert picked(table, group, 10.0) == "r0"
+
+
+def test_nor_is_one_that_has_been_tried() -> None:
+    table, group = ejected(32_768, 32_768)
+    first = table.target("r0")
+    assert first is not None
+    assert picked(table, group, 10.0, (first,)) == "r1"
+    assert picked(table, group, 10.0) == "r0"
+
+
+class Untried(tuple[Target, ...]):
+    """No replica has been tried; how often somebody asked."""
+
+    looks = 0
+
+    def __contains__(self, target: object) -> bool:
+        self.looks += 1
+        return False
+
+
+def test_hundreds_that_do_not_fit_cost_each_request_a_few_looks() -> None:
+    table, group = ejected(*[2048] * 300, 32_768)
+    asked: list[str] = []
+    while "r300" not in asked and len(asked) < 100:
+        tried = Untried()
+        asked.append(pick_long(table, group, 10.0, tried))
+        assert 0 < tried.looks < 20
+    assert asked[-1] == "r300"
+
+
+@pytest.mark.parametrize("names", [("chat",), ("chat", "chat:base")])
+def test_a_probe_that_takes_long_keeps_no_replica_out(names: tuple[str, ...]) -> None:
+    table, bad, good = one_ejected()
+    table.update([dataclasses.replace(one, served_names=names) for one in (bad, good)])
+    groups = [group for name in names if (group := table.group(name)) is not None]
+    group, other = groups[0], groups[-1]
+    assert picked(table, group, 10.0) == "bad"
+    assert {picked(table, each, 14.9) for each in groups for _ in range(9)} == {"good"}
+    assert picked(table, other, 15.1) == "bad"
+    assert {picked(table, each, 15.2) for each in groups for _ in range(9)} == {"good"}
+    target = table.target("bad")
+    assert target is not None
+    table.begins_well(target)
+    assert {picked(table, each, 15.2) for each in groups for _ in range(99)} == {"good", "bad"}
+
+
 def test_who_names_no_model_costs_no_look_at_every_replica() -> None:
     table = Table(by_prefix=False)
     names = tuple(f"adapter-{n}" for n in range(50))
