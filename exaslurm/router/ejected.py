@@ -24,7 +24,8 @@ G = TypeVar("G", bound=Guarded)
 
 
 class Ejected(Generic[G]):
-    """Those of one lane. ``heap``: when to look at each again, the first one first."""
+    """Those of one lane. ``heap``: when to look at each again, the first one first; besides, some
+    that were said before and count no more."""
 
     __slots__ = ("_latest", "_serial", "heap")
 
@@ -38,6 +39,15 @@ class Ejected(Generic[G]):
         self._serial += 1
         self._latest[target] = self._serial
         heapq.heappush(self.heap, (at_s, self._serial, target))
+        if len(self.heap) > 2 * len(self._latest) + _LOOKS:
+            latest = self._latest
+            self.heap[:] = [entry for entry in self.heap if latest.get(entry[2]) == entry[1]]
+            heapq.heapify(self.heap)
+
+    def discard(self, target: G) -> None:
+        """This one is used again."""
+        if self._latest.pop(target, None) is not None and not self._latest:
+            self.heap.clear()
 
     def next_due(self, now_s: float, suits: Callable[[G], bool]) -> G | None:
         """One that may be tried now, by a request that it ``suits``. It is not here any more.

@@ -73,15 +73,15 @@ class Lane:
     """The replicas of one served name and one version of its model.
 
     ``members``: all that are known; ``usable``: those that take requests; ``closed``: those of
-    them whose breaker is closed. The lists are rebuilt when one of these facts changes, which
-    is rare, so that a request only picks from them.
+    them whose breaker is closed, in any order. The lists follow when one of these facts changes,
+    which is rare, so that a request only picks from them.
     """
 
     __slots__ = (
         "_ejected",
+        "_places",
         "affinity",
         "closed",
-        "closed_set",
         "lengths",
         "members",
         "usable",
@@ -93,16 +93,17 @@ class Lane:
         self.members: list[Target] = []
         self.usable: list[Target] = []
         self.closed: list[Target] = []
-        self.closed_set: frozenset[Target] = frozenset()
         self.lengths: tuple[int, int] | None = None
         """Smallest and largest ``max_model_len`` of the usable ones, where all have said it."""
         self.affinity: Affinity[Target] | None = Affinity() if by_prefix else None
+        # Where in ``closed`` each of those is.
+        self._places: dict[Target, int] = {}
         self._ejected: Ejected[Target] = Ejected()
 
     def rebuild(self) -> None:
         self.usable = [target for target in self.members if target.replica.takes_requests]
         self.closed = [target for target in self.usable if target.breaker.closed]
-        self.closed_set = frozenset(self.closed)
+        self._places = {target: place for place, target in enumerate(self.closed)}
         # Of those that are here now: one that has left must not be probed, and one that took no
         # requests for a while, or came from another lane, has to be.
         self._ejected = Ejected()
@@ -114,6 +115,28 @@ class Lane:
         self.lengths = (
             (min(lengths), max(lengths)) if lengths and len(lengths) == len(known) else None
         )
+
+    def follow(self, target: Target) -> None:
+        """The breaker of a member has opened or closed, or is to be tried at another time. The
+        time does not depend on the number of replicas: half of thousands may be lost at once."""
+        if not target.replica.takes_requests:
+            return
+        closed, places = self.closed, self._places
+        place = places.get(target)
+        if target.breaker.closed:
+            self._ejected.discard(target)
+            if place is None:
+                places[target] = len(closed)
+                closed.append(target)
+            return
+        if place is not None:
+            # The last one takes its place.
+            last = closed.pop()
+            del places[target]
+            if last is not target:
+                closed[place] = last
+                places[last] = place
+        self._ejected.put(target, target.breaker.retry_at_s)
 
     def pick(
         self,
@@ -155,8 +178,8 @@ class Lane:
         if self.affinity is None:
             return None
         if session:
-            return self.affinity.stay(session, self.closed_set, rng, fits=fits)
-        return self.affinity.choose(keys, self.closed_set, rng, fits=fits)
+            return self.affinity.stay(session, self._places, rng, fits=fits)
+        return self.affinity.choose(keys, self._places, rng, fits=fits)
 
     def _pick_fitting(
         self,
@@ -293,6 +316,7 @@ class Table:
         self._only = self._find_only()
         for ident, target in before.items():
             if targets.get(ident) is not target:
+                target.lanes = []
                 self.on_removed(target)
         self.on_change()
 
@@ -401,22 +425,22 @@ class Table:
 
     def succeeded(self, target: Target) -> None:
         if target.breaker.success():
-            self._rebuild(target)
+            _follow(target)
 
     def begins_well(self, target: Target) -> None:
         """The first bytes of a good answer are there."""
         if target.breaker.begins_well():
-            self._rebuild(target)
+            _follow(target)
 
     def failed(self, target: Target, now_s: float, *, fatal: bool = False) -> None:
         if target.breaker.failure(now_s, fatal=fatal):
-            self._rebuild(target)
+            _follow(target)
             self.on_eject(target)
 
     def told_nothing(self, target: Target, now_s: float) -> None:
         """A request ended without saying anything about its replica."""
         if target.breaker.abandon_probe(now_s):
-            self._rebuild(target)
+            _follow(target)
 
     def loads(self, loads: Mapping[str, EngineLoad], now_s: float) -> None:
         """What engines say of themselves, by replica."""
@@ -426,10 +450,6 @@ class Table:
                 target.load = load
                 target.load_at_s = now_s
                 target.load_own = target.outstanding + target.elsewhere
-
-    def _rebuild(self, target: Target) -> None:
-        for lane in target.lanes:
-            lane.rebuild()
 
     def target(self, ident: str) -> Target | None:
         return self._targets.get(ident)
@@ -452,6 +472,12 @@ def _takes(target: Target, tokens: int) -> bool:
     """Whether a request of so many tokens fits into its context."""
     length = target.replica.max_model_len
     return length is None or length >= tokens
+
+
+def _follow(target: Target) -> None:
+    """Its breaker has changed."""
+    for lane in target.lanes:
+        lane.follow(target)
 
 
 def _address(replica: Replica) -> tuple[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from typing import Any
 
 import pytest
@@ -231,6 +232,80 @@ def test_a_probe_that_takes_long_keeps_no_replica_out(names: tuple[str, ...]) ->
     assert target is not None
     table.begins_well(target)
     assert {picked(table, each, 15.2) for each in groups for _ in range(99)} == {"good", "bad"}
+
+
+def test_one_that_is_lost_or_back_costs_no_look_at_every_replica() -> None:
+    table = Table(by_prefix=False)
+    table.update([dataclasses.replace(REPLICA, id=f"r{n}") for n in range(4)])
+    group = table.group("chat")
+    lost = table.target("r1")
+    assert group is not None
+    assert lost is not None
+    group.lanes[0].members.clear()  # whoever looks again would find none
+    table.failed(lost, 1.0, fatal=True)
+    assert {target.ident for target in group.closed} == {"r0", "r2", "r3"}
+    assert {picked(table, group, 1.0) for _ in range(99)} == {"r0", "r2", "r3"}
+    table.succeeded(lost)
+    assert {picked(table, group, 1.0) for _ in range(99)} == {"r0", "r1", "r2", "r3"}
+
+
+def test_what_is_said_of_one_that_has_left_changes_nothing() -> None:
+    table, bad, good = one_ejected()
+    gone = table.target("bad")
+    assert gone is not None
+    table.update([good])
+    table.succeeded(gone)
+    table.failed(gone, 2.0, fatal=True)
+    assert set(asked_of(table, "chat", 100.0)) == {good.url}
+    # Nor is it what the one says that came in its place.
+    table.update([bad, good])
+    table.failed(gone, 100.0, fatal=True)
+    assert set(asked_of(table, "chat", 200.0)) == {good.url, bad.url}
+
+
+def test_whatever_happens_the_closed_ones_are_those_whose_breaker_is() -> None:
+    rng = random.Random(7)
+    replicas = [
+        dataclasses.replace(REPLICA, id=f"r{n}", served_names=names)
+        for n, names in enumerate([("a",), ("b",), ("a", "b")] * 6)
+    ]
+    table = Table(rng=rng)
+    table.update(replicas)
+    now_s = 0.0
+    told: list[str] = []
+    for _ in range(4000):
+        now_s += rng.random()
+        target = rng.choice(list(table.targets))
+        match rng.randrange(12):
+            case 0 | 1 | 2:
+                table.failed(target, now_s, fatal=True)
+            case 3:
+                table.succeeded(target)
+            case 4:
+                table.begins_well(target)
+            case 5 | 6:
+                table.told_nothing(target, now_s)
+            case 7:
+                draining = [rng.random() < 0.1 for _ in replicas]
+                known = zip(replicas, draining, strict=True)
+                table.update([dataclasses.replace(one, draining=it) for one, it in known])
+            case _:
+                group = table.group(rng.choice("ab"))
+                assert group is not None
+                was = {one.ident: one.breaker.retry_at_s for one in group.usable}
+                found = table.pick(group, now_s, (), keys=[rng.getrandbits(63)])
+                if found is not None and found[0].breaker.state == "probing":
+                    told.append(found[0].ident)
+                    assert was[found[0].ident] <= now_s or not group.closed
+        for each in table.groups:
+            closed = {one for one in each.usable if one.breaker.closed}
+            assert len(each.closed) == len(closed)
+            assert set(each.closed) == closed
+            for lane in each.lanes:  # none is forgotten, and what was said before is
+                queued = lane._ejected.heap
+                assert {entry[2] for entry in queued} >= set(lane.usable) - closed
+                assert len(queued) <= 2 * len(lane.usable) + 9
+    assert set(told) == {one.id for one in replicas}
 
 
 def test_who_names_no_model_costs_no_look_at_every_replica() -> None:
