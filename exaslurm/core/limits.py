@@ -17,8 +17,9 @@ class Limits:
     queues of ``max_waiting`` requests together. One key may have ``max_waiting_per_key`` of them
     (None: as many as there is room left for others). The defaults only keep a router from
     running out of memory and file descriptors. A request for a model without a replica that can
-    be started for it waits for ``wake_s``, with as many others. ``direct_s`` is the longest that a
-    client may call an engine itself before it asks again; 0: never.
+    be started for it waits for ``wake_s``, with as many others, and as many of one key.
+    ``direct_s`` is the longest that a client may call an engine itself before it asks again; 0:
+    never.
     """
 
     max_in_flight: int = 32_768

@@ -82,6 +82,7 @@ class ModelFigures:
 class KeyFigures:
     in_flight: int
     waiting: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class _Waiter:
         self.deadline_s = deadline_s
 
 
-_Held = tuple[_Model, KeyUse, int, "Lane[_Waiter] | None"]
+_InFlight = tuple[_Model, KeyUse, int, "Lane[_Waiter] | None"]
 
 
 class Admission:
@@ -150,7 +151,9 @@ class Admission:
         self._max_in_flight = self._limits.max_in_flight
         self._models: dict[str, _Model] = {}
         self._owners: dict[str, KeyUse] = {}
-        self._in_flight: dict[Entry, _Held] = {}
+        self._in_flight: dict[Entry, _InFlight] = {}
+        # Those that wait elsewhere, for a replica to be started (see ``hold``).
+        self._held: dict[Entry, tuple[KeyUse, int]] = {}
         # In the order they came, which is that of their deadlines too.
         self._waiting: OrderedDict[Entry, _Waiter] = OrderedDict()
         # Models that somebody waits for; the one that was served last comes last.
@@ -179,22 +182,22 @@ class Admission:
         """
         key = entry.key
         owner = self._owners.get(key.name)
-        if owner is None:
-            owner = self._owners[key.name] = KeyUse(key, self._quotas)
-        elif owner.key is not key:
-            owner.follow(key)
-        if owner.limited:
-            try:
-                owner.check(tokens, self._clock())
-            except RequestError as error:
-                self._refused[error.cause] += 1
-                raise
+        if owner is None or owner.key is not key:
+            owner = self._owner(key)
+        was_held = bool(self._held) and entry in self._held
+        if owner.limited and not was_held:
+            self._check(owner, tokens)
         model = self._models.get(entry.model)
         if model is None:
             model = self._models[entry.model] = _Model(entry.model)
         if model.capacity != capacity:
             self._resize(model, capacity)
         if model.in_flight >= model.room or len(self._in_flight) >= self._max_in_flight:
+            try:
+                self._check_room(model, owner, was_held=was_held)
+            except RequestError:
+                self._give_up(entry)
+                raise
             self._wait(entry, model, owner, tokens)
             admitted = False
         else:
@@ -202,10 +205,45 @@ class Admission:
             owner.in_flight += 1
             self._in_flight[entry] = (model, owner, tokens, None)
             admitted = True
-        if owner.limited:
+        if was_held:
+            del self._held[entry]
+            owner.held -= 1
+        elif owner.limited:
             owner.take(tokens, self._clock())
             owner.publish()
         return admitted
+
+    def held_of(self, key: KeyInfo) -> int:
+        """How many requests of a key are held."""
+        owner = self._owners.get(key.name)
+        return 0 if owner is None else owner.held
+
+    def hold(self, entry: Entry, tokens: int) -> None:
+        """It waits outside of the queues here, for a replica to be started. For the limits of its
+        key it counts as it will when it enters, and is not asked again then. RequestError 429 if
+        it is too much now. It ends with ``enter`` or ``leave``."""
+        left = self._in_flight.pop(entry, None)
+        if left is not None:  # the replica that it was for has gone
+            model, owner, tokens, lane = left
+            model.in_flight -= 1
+            owner.in_flight -= 1
+            if lane is not None:
+                lane.settle(-tokens)
+        else:
+            owner = self._owner(entry.key)
+            if owner.limited:
+                self._check(owner, tokens)
+            most = self._limits.max_waiting_per_key
+            if most is not None:
+                why = f"no replica of {entry.model!r} serves now"
+                self._check_waiting_of(owner, most, why)
+            if owner.limited:
+                owner.take(tokens, self._clock())
+        owner.held += 1
+        owner.publish()
+        self._held[entry] = (owner, tokens)
+        if left is not None and self._waiting:
+            self._let_in()
 
     def leave(self, entry: Entry, used_tokens: int | None) -> None:
         """A request is over, however it ended; nothing happens if it is not known any more.
@@ -213,11 +251,11 @@ class Admission:
         ``used_tokens``: prompt and output as the engine counted them, 0 if no engine worked on
         it; None if nobody knows: then what was reserved counts. Lets in who waits.
         """
-        held = self._in_flight.pop(entry, None)
-        if held is None:
+        left = self._in_flight.pop(entry, None)
+        if left is None:
             self._give_up(entry)
             return
-        model, owner, tokens, lane = held
+        model, owner, tokens, lane = left
         model.in_flight -= 1
         owner.in_flight -= 1
         if owner.shared is not None:
@@ -270,28 +308,59 @@ class Admission:
                 for name, model in self._models.items()
             },
             keys={
-                name: KeyFigures(owner.in_flight, owner.waiting)
+                name: KeyFigures(owner.in_flight, owner.waiting, owner.held)
                 for name, owner in self._owners.items()
             },
             refused=dict(self._refused),
         )
 
+    def _owner(self, key: KeyInfo) -> KeyUse:
+        """What is known of a key, whose limits are these now."""
+        owner = self._owners.get(key.name)
+        if owner is None:
+            owner = self._owners[key.name] = KeyUse(key, self._quotas)
+        elif owner.key is not key:
+            owner.follow(key)
+        return owner
+
+    def _check(self, owner: KeyUse, tokens: int) -> None:
+        try:
+            owner.check(tokens, self._clock())
+        except RequestError as error:
+            self._refused[error.cause] += 1
+            raise
+
     def _wait(self, entry: Entry, model: _Model, owner: KeyUse, tokens: int) -> None:
-        """Put a request into its queue; RequestError if it is full."""
-        limits, waiting = self._limits, len(self._waiting)
-        most = limits.max_waiting_per_key
-        if most is not None and owner.waiting >= most:
+        """Put a request into its queue."""
+        waiter = _Waiter(entry, model, owner, tokens, self._clock() + self._limits.wait_s)
+        waiter.lane = model.queue.put(waiter, owner.name, entry.priority, tokens + _BASE_COST)
+        owner.waiting += 1
+        self._waiting[entry] = waiter
+        self._queued[model] = None
+
+    def _check_waiting_of(self, owner: KeyUse, most: int, why: str) -> None:
+        """RequestError if one key has so many waiting, wherever they do."""
+        waiting = owner.waiting + owner.held
+        if waiting >= most:
             raise self._refusal(
                 429,
                 KEY_WAITING,
                 self._retry_s(),
-                f"the key {owner.name!r} may have {most} requests waiting, "
-                f"and has {owner.waiting}; {_busy(model)}",
+                f"the key {owner.name!r} may have {most} requests waiting, and has {waiting}; "
+                f"{why}",
             )
+
+    def _check_room(self, model: _Model, owner: KeyUse, *, was_held: bool) -> None:
+        """RequestError if one more may not wait. One that was held had its share there, and has
+        waited for long: only where there is no room at all is it refused."""
+        limits, waiting = self._limits, len(self._waiting)
+        most = limits.max_waiting_per_key
+        if most is not None and not was_held:
+            self._check_waiting_of(owner, most, _busy(model))
         # A key may take half of what is free, so that a flood of one always leaves room for
         # others, and theirs for more (dynamic thresholds, as switches share their buffers).
         if waiting >= limits.max_waiting or (
-            most is None and owner.waiting >= limits.max_waiting - waiting
+            most is None and not was_held and owner.waiting >= limits.max_waiting - waiting
         ):
             raise self._refusal(
                 503,
@@ -302,7 +371,7 @@ class Admission:
             )
         # Nor may those who wait for one model, whoever they are, leave no room for the others.
         most = limits.max_waiting - limits.max_waiting // _KEPT_FOR_OTHERS
-        if len(self._models) > 1 and model.queue.size >= most:
+        if len(self._models) > 1 and not was_held and model.queue.size >= most:
             raise self._refusal(
                 503,
                 QUEUE_FULL,
@@ -310,25 +379,24 @@ class Admission:
                 f"too many requests wait for {model.name!r}: {model.queue.size} of at most {most}; "
                 f"{_busy(model)}",
             )
-        waiter = _Waiter(entry, model, owner, tokens, self._clock() + limits.wait_s)
-        waiter.lane = model.queue.put(waiter, owner.name, entry.priority, tokens + _BASE_COST)
-        owner.waiting += 1
-        self._waiting[entry] = waiter
-        self._queued[model] = None
 
     def _give_up(self, entry: Entry) -> None:
-        """Take a request out of its queue, if it is in one; its tokens are given back."""
+        """It waits no longer, if it did, here or elsewhere; its tokens are given back."""
         waiter = self._waiting.pop(entry, None)
-        if waiter is None:
+        if waiter is not None:
+            waiter.model.queue.remove(waiter, waiter.lane)
+            owner, tokens = waiter.owner, waiter.tokens
+            owner.waiting -= 1
+            if not waiter.model.queue.size:
+                del self._queued[waiter.model]
+        elif entry in self._held:
+            owner, tokens = self._held.pop(entry)
+            owner.held -= 1
+        else:
             return
-        waiter.model.queue.remove(waiter, waiter.lane)
-        owner = waiter.owner
-        owner.waiting -= 1
         owner.publish()
-        if not waiter.model.queue.size:
-            del self._queued[waiter.model]
         if owner.tokens is not None:
-            owner.tokens.take(-waiter.tokens, self._clock())
+            owner.tokens.take(-tokens, self._clock())
 
     def _let_in(self) -> None:
         """Let in those who wait, as far as there is room.

@@ -204,7 +204,7 @@ class Exchange(Answering):
         self.state = WAITING
         self._tokens_asked = tokens
         if not group.usable_count and group.may_wake:
-            router.held.hold(self)
+            router.held.hold(self, tokens)
             return
         self._enter(group)
 
@@ -233,13 +233,11 @@ class Exchange(Answering):
             return False
         if self._last is not None and not self._may_retry(self._last, time.monotonic()):
             return False
-        if self._entered:
-            self._entered = False
-            router.admission.leave(self, 0)
         self._tried, self._last = (), None
         self.state = WAITING
         try:
-            router.held.hold(self)
+            router.held.hold(self, self._tokens_asked)
+            self._entered = False
         except RequestError as error:
             self.refuse(error)
         return True

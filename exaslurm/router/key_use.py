@@ -19,12 +19,15 @@ _BUSY_RETRY_S = 1
 
 
 class KeyUse:
-    """One key. ``limited``: whether anything but the whole router's limits bounds it."""
+    """One key. ``limited``: whether anything but the whole router's limits bounds it. Its requests
+    here are at engines (``in_flight``), wait for one (``waiting``) or for a replica to be started
+    (``held``)."""
 
     __slots__ = (
         "_cells",
         "_quotas",
         "concurrency",
+        "held",
         "in_flight",
         "key",
         "limited",
@@ -39,6 +42,7 @@ class KeyUse:
         self.name = key.name
         self.in_flight = 0
         self.waiting = 0
+        self.held = 0
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
         self.shared: SharedQuotas | None = None
@@ -64,11 +68,11 @@ class KeyUse:
     def publish(self) -> None:
         """Tell the other processes how many requests are at hand here."""
         if self.shared is not None:
-            self.shared.publish(self.name, self.in_flight + self.waiting)
+            self.shared.publish(self.name, self.in_flight + self.waiting + self.held)
 
     def at_hand(self) -> int:
         """Requests here, and in other processes as far as they are shared."""
-        here = self.in_flight + self.waiting
+        here = self.in_flight + self.waiting + self.held
         return here if self.shared is None else here + self.shared.elsewhere(self.name)
 
     def check(self, tokens: int, now_s: float) -> None:
@@ -110,7 +114,7 @@ class KeyUse:
 
     def is_idle(self, now_s: float) -> bool:
         """Whether a new one would be the same."""
-        if self.in_flight or self.waiting:
+        if self.in_flight or self.waiting or self.held:
             return False
         buckets = (self.requests, self.tokens)
         return all(bucket is None or bucket.level(now_s) >= bucket.per_min for bucket in buckets)

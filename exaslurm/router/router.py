@@ -104,7 +104,7 @@ class Router:
         self.by_prefix = config.policy == "affinity"
         self.table = Table(key=config.internal_key, by_prefix=self.by_prefix, canary=config.canary)
         self.admission = Admission(config.limits, quotas=quotas, processes=config.processes)
-        self.held = Held(config.limits.of_one(config.processes))
+        self.held = Held(config.limits.of_one(config.processes), self.admission)
         self.held_counts: Mapping[str, int] = {}
         """How many wait for a first replica, by served name, of late. For any thread."""
         self.budget = RetryBudget()

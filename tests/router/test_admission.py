@@ -716,6 +716,44 @@ class Machine(RuleBasedStateMachine):
         one.state = "in flight" if now else "waiting"
         self.alive.append(one)
 
+    @rule(key=st.sampled_from(KEYS), model=st.sampled_from(MODELS), tokens=st.integers(0, 4000))
+    def hold(self, key: KeyInfo, model: str, tokens: int) -> None:
+        one = Tracked(self, key, model, 0, tokens, hasty=False)
+        refusal: RequestError | None = None
+        try:
+            self.admission.hold(one, tokens)
+        except RequestError as error:
+            refusal = error
+        if refusal is not None:
+            assert refusal.status == 429
+            return
+        one.state = "held"
+        self.alive.append(one)
+
+    @precondition(lambda self: any(one.state == "in flight" for one in self.alive))
+    @rule(data=st.data())
+    def hold_again(self, data: st.DataObject) -> None:
+        running = [one for one in self.alive if one.state == "in flight"]
+        one = data.draw(st.sampled_from(running))
+        one.state = "held"
+        self.admission.hold(one, one.tokens)
+
+    @precondition(lambda self: any(one.state == "held" for one in self.alive))
+    @rule(data=st.data())
+    def wake(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from([one for one in self.alive if one.state == "held"]))
+        now, cause = False, ""
+        try:
+            now = self.admission.enter(one, one.tokens, self.capacity[one.model])
+        except RequestError as error:
+            cause = error.cause
+        if cause:
+            assert cause == "queue_full"
+            one.state = "refused"
+            self.alive.remove(one)
+            return
+        one.state = "in flight" if now else "waiting"
+
     @precondition(lambda self: self.alive)
     @rule(data=st.data(), used=st.none() | st.integers(0, 5000))
     def end_one(self, data: st.DataObject, used: int | None) -> None:
@@ -734,6 +772,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def figures_are_those_of_the_requests(self) -> None:
         figures = self.admission.figures()
+        held = Counter(one.key.name for one in self.alive if one.state == "held")
+        assert held == {name: key.held for name, key in figures.keys.items() if key.held}
         for state in ("in flight", "waiting"):
             name = state.replace(" ", "_")
             here = [one for one in self.alive if one.state == state]
@@ -772,6 +812,7 @@ class Machine(RuleBasedStateMachine):
         counts = [*figures.models.values(), *figures.keys.values(), figures]
         assert not any(count.in_flight or count.waiting for count in counts)
         assert not self.admission._in_flight
+        assert not self.admission._held
         assert not self.admission._waiting
         assert not self.admission._queued
         for model in self.admission._models.values():
