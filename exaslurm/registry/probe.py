@@ -97,15 +97,18 @@ class PolledSource:
         """Ask this engine now, because requests to it failed."""
         watched = self._watched.get(replica)
         now_s = self._clock()
-        if watched is None or not self._running:
-            return
-        if watched.checking:  # perhaps it answered before the requests failed
+        if watched is not None and self._running and self._ask_soon(watched, now_s):
+            self._wake()
+
+    def _ask_soon(self, watched: Watched, now_s: float) -> bool:
+        """Whether that takes a check that was not due yet."""
+        if watched.checking:  # what it says may have been overtaken
             watched.ask_again = True
-            return
+            return False
         if watched.due_s <= now_s:
-            return
+            return False
         self._troubled.add(watched, now_s)
-        self._wake()
+        return True
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
@@ -214,7 +217,8 @@ class PolledSource:
         elif watched.in_trouble:
             every_s = max(TROUBLED_EVERY_S, self._in_trouble * self._pollers / TROUBLED_PER_S)
             self._troubled.add(watched, now_s + every_s * self._rng.uniform(0.8, 1.0))
-        elif watched.checks == 1:  # all were asked at once at the start: spread them
+        elif watched.spread:
+            watched.spread = False
             self._usual.add(watched, now_s + self.every_s * self._rng.random())
         else:
             self._usual.add(watched, now_s + self.every_s * jitter)
@@ -271,25 +275,37 @@ class PolledSource:
                 self._note(str(fresh))
 
     def _take_file(self, fresh: EnginesFile) -> None:
-        """Engines that stay keep what is known of them."""
+        """What is known of an engine stays with its address."""
         before = self._watched
+        gone = {watched.engine.url: watched for watched in before.values()}
         self._file = fresh
         self._watched = {}
         now_s = self._clock()
         for engine in fresh.engines:
-            watched = before.get(engine.id)
-            if watched is None or watched.engine != engine:
+            watched = gone.pop(engine.url, None)
+            if watched is None:
                 watched = Watched(engine)
                 self._usual.add(watched, now_s)
+            elif watched.engine != engine and watched.describe(engine):
+                self._ask_soon(watched, now_s)
             self._watched[engine.id] = watched
+        for watched in gone.values():
+            watched.due_s = _NEVER
         for ident, watched in before.items():
             if self._watched.get(ident) is not watched:
-                watched.due_s = _NEVER
                 self._loads.pop(ident, None)
         self._dirty = True
         self._in_trouble = sum(watched.in_trouble for watched in self._watched.values())
-        self._publish()
+        self._publish_together(now_s)
         self._wake()
+
+    def _publish_together(self, now_s: float) -> None:
+        """In a moment, so that a list of which all is new is not told before its engines have
+        answered."""
+        if self._publishing is not None:
+            self._publishing.cancel()
+        self._published_s = now_s
+        self._publishing = self._later(_PUBLISH_EVERY_S)
 
     def _note(self, trouble: str | None) -> None:
         if trouble is not None and trouble != self._trouble:

@@ -35,13 +35,15 @@ class Watched:
         self.due_s = 0.0
         self.misconfigured = False
         """It answers, but not as it should: asking every second would not mend it."""
+        self.spread = True
+        """Its next check is one of many at once: the one after that is to be at another time."""
         self._late = 0
         self._short = False
         self._has_pause: bool | None = None
-        self._names: tuple[str, ...] = engine.served_names
+        self._names: tuple[str, ...] = ()
+        self._named_with: str | None = None
         self._root = ""
         self._max_model_len: int | None = None
-        self._engine_model = ""
         self._warned = False
         self.replica = self._replica("unchecked", "it was not asked yet")
 
@@ -50,15 +52,29 @@ class Watched:
         """Whether it is to be asked again soon."""
         return self.checks > 0 and (not self.replica.takes_requests or self._late > 0)
 
+    def describe(self, engine: Engine) -> bool:
+        """The list says something else of the engine at this address; what was found out stays.
+        True: it has another key, and is to be asked soon whether that is right."""
+        before, self.engine = self.engine, engine
+        if engine.served_names != before.served_names:
+            self._warned = False
+            self._compare()
+        self.replica = self._replica(self.replica.state, self.replica.cause)
+        if engine.key == before.key:
+            return False
+        self.spread = True
+        return True
+
     async def check(self) -> None:
         """Ask the engine; ``replica`` and ``load`` hold what is known after that.
 
         One connection, two questions (more at first): ``/health`` and ``/metrics``.
         """
-        dialogue = Dialogue(self.engine.url, self.engine.key, _TIMEOUT_S)
+        key = self.engine.key
+        dialogue = Dialogue(self.engine.url, key, _TIMEOUT_S)
         self.misconfigured = False
         try:
-            state, cause = await self._ask(dialogue)
+            state, cause = await self._ask(dialogue, key)
         except NoAnswer as error:
             if error.ours:
                 if not self._short:
@@ -78,19 +94,23 @@ class Watched:
         if state == "down":
             self._has_pause = None  # whoever answers there next may be another
             self.load = None
+        if self.engine.key != key:  # what is said to another key says little of this one
+            return
         fresh = self._replica(state, cause)
         if fresh != self.replica:
             self.replica = fresh
 
-    async def _ask(self, dialogue: Dialogue) -> tuple[str, str | None]:
+    async def _ask(self, dialogue: Dialogue, key: str | None) -> tuple[str, str | None]:
         status, _ = await dialogue.get("/health")
         if status >= 500:
             return "down", f"its /health answers {status}"
-        if not self.replica.ready or self.checks % _MODELS_EVERY_CHECKS == 0:
+        is_due = self._named_with != key or self.checks % _MODELS_EVERY_CHECKS == 0
+        if is_due or not self.replica.ready:
             wrong = self._take_models(*await dialogue.get("/v1/models"))
             if wrong is not None:
                 self.misconfigured = True
                 return "unusable", wrong
+            self._named_with = key
         status, page = await dialogue.get("/metrics")
         self.load = parse(page) if status == 200 else None
         if self.load is not None and self.load.sleeping:
@@ -122,29 +142,29 @@ class Watched:
         self._max_model_len = min((n for n in lengths if type(n) is int and n > 0), default=None)
         root = cards[0].get("root")
         self._root = root if _is_name(root) else names[0]
-        if not self.engine.served_names:
-            self._names = names
-        else:
-            self._compare(set(self.engine.served_names), names)
+        self._names = names
+        self._compare()
         return None
 
-    def _compare(self, listed: set[str], served: tuple[str, ...]) -> None:
+    def _compare(self) -> None:
         """A list may give an engine's model another name; several of which it knows but some are
         more likely a mistake."""
-        known = listed & set(served)
-        self._engine_model = "" if known else served[0]
+        listed = set(self.engine.served_names)
+        known = listed & set(self._names)
         if known and known != listed and not self._warned:
             self._warned = True
-            missing, names = ", ".join(sorted(listed - known)), ", ".join(served)
+            missing, names = ", ".join(sorted(listed - known)), ", ".join(self._names)
             log.warning("engine %s does not serve %s, but %s", self.engine.id, missing, names)
 
     def _replica(self, state: str, cause: str | None) -> Replica:
         engine = self.engine
+        names = engine.served_names or self._names
+        knows_none = self._names and not set(names) & set(self._names)
         return Replica(
             id=engine.id,
             cell=CELL,
-            model=self._root or (self._names[0] if self._names else ""),
-            served_names=self._names,
+            model=self._root or (names[0] if names else ""),
+            served_names=names,
             url=engine.url,
             node=engine.node,
             ready=state in ("ready", "sleeping", "paused"),
@@ -156,7 +176,7 @@ class Watched:
             version=engine.version,
             switch=engine.switch,
             key=engine.key,
-            engine_model=self._engine_model,
+            engine_model=self._names[0] if knows_none else "",
         )
 
 

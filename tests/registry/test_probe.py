@@ -337,6 +337,106 @@ async def test_the_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert f"{path}:1: not an engine's address" in caplog.text
 
 
+def _rewritten(path: Path, text: str) -> None:
+    """As an editor does it: nobody sees half of it."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "value"),
+    [
+        ("weight: 2", "weight", 2.0),
+        ("id: other", "id", "other"),
+        ("node: n2", "node", "n2"),
+        ("switch: s2", "switch", "s2"),
+        ("version: v2", "version", "v2"),
+        ("models: mine", "served_names", ("mine",)),
+        ("models: mine", "engine_model", "chat"),
+    ],
+)
+async def test_an_engine_serves_on_while_the_list_says_something_else_of_it(
+    tmp_path: Path, said: str, field: str, value: object
+) -> None:
+    path = tmp_path / "engines.yaml"
+    async with started() as engine:
+        path.write_text(f"engines:\n- {{url: '{engine.url}'}}\n")
+        async with polling(load(path)) as source:
+            await until(lambda: _taking(source) == [True])
+            before = source.replicas[0]
+            told: list[bool] = []
+            source.subscribe(lambda replicas: told.extend(r.takes_requests for r in replicas))
+            _rewritten(path, f"engines:\n- {{url: '{engine.url}', {said}}}\n")
+            await until(lambda: getattr(source.replicas[0], field) == value)
+            assert all(told)
+            assert source.replicas[0].model == before.model
+            assert source.replicas[0].max_model_len == before.max_model_len
+
+
+async def test_an_engine_with_another_key_serves_until_it_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "EVERY_S", 60.0)
+    monkeypatch.setattr(probe, "MISCONFIGURED_EVERY_S", 60.0)
+    async with started(key="first") as engine, polling(_list(engine)) as source:
+        await until(lambda: _taking(source) == [True])
+        told: list[tuple[str | None, str]] = []
+        source.subscribe(lambda replicas: told.extend((r.key, r.state) for r in replicas))
+        engine.key = "second"
+        source._take_file(_list(engine))
+        await until(lambda: source.replicas[0].key == "second")
+        asked = engine.asked["/v1/models"]
+        assert asked == 2  # with the new key, at once
+        wrong = Engine(url=engine.url, id="e0", node="n", key="wrong")
+        source._take_file(EnginesFile(path=None, engines=(wrong,)))
+        await until(lambda: _states(source) == ["unusable"])
+        source._take_file(_list(engine))
+        await until(lambda: _taking(source) == [True])
+    assert {state for key, state in told if key != "wrong"} <= {"ready", "unusable"}
+    assert next(state for key, state in told if key == "second") == "ready"
+
+
+async def test_what_an_engine_says_to_its_former_key_is_not_held_against_the_new_one() -> None:
+    async with started(key="second") as engine:
+        former = Engine(url=engine.url, id="e0", node="n", key="first")
+        watched_ = Watched(former)
+        watched_.replica = watched_._replica("ready", None)
+        check = asyncio.create_task(watched_.check())
+        await asyncio.sleep(0)
+        assert watched_.describe(Engine(url=engine.url, id="e0", node="n", key="second"))
+        await check
+        assert watched_.replica.takes_requests
+        await watched_.check()
+        assert watched_.replica.takes_requests
+        assert watched_.replica.served_names == ("chat",)
+
+
+async def test_a_list_of_other_engines_is_told_when_they_have_answered() -> None:
+    async with started() as one, started() as two, polling(of_urls([one.url])) as source:
+        await until(lambda: _taking(source) == [True])
+        told: list[list[bool]] = []
+        source.subscribe(lambda replicas: told.append([r.takes_requests for r in replicas]))
+        source._take_file(of_urls([two.url]))
+        await until(lambda: source.replicas[0].url == two.url)
+        assert _taking(source) == [True]
+        assert told == [[True], [True]]
+
+
+async def test_ids_that_change_places() -> None:
+    async with started() as one, started() as two, polling(_list(one, two)) as source:
+        two.names, two.running = ["other"], 7
+        await until(lambda: _taking(source) == [True, True])
+        loads: dict[str, EngineLoad] = {}
+        source.subscribe_loads(loads.update)
+        source._take_file(_list(two, one))
+        await until(lambda: source.replicas[0].url == two.url)
+        assert [r.served_names for r in source.replicas] == [("other",), ("chat",)]
+        loads.clear()
+        await until(lambda: len(loads) == 2)
+        assert (loads["e0"].running, loads["e1"].running) == (7, 1)
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_s = 1000.0
