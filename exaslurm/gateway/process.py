@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import logging
@@ -10,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from exaslurm.errors import StateError
+from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.gateway.canary import CanaryFile
 from exaslurm.gateway.figures import Figures
 from exaslurm.gateway.follow import Step, Watch
@@ -103,33 +104,30 @@ class Process:
 
     async def run(self) -> None:
         """Serve until ``stop``. ExaslurmError if ``on_ready`` failed."""
-        helpers = [
-            asyncio.create_task(self._parts.source.run()),
-            asyncio.create_task(self._watch.run()),
-            asyncio.create_task(self._write_figures()),
-        ]
-        audit = self._parts.audit
-        if audit is not None:
-            audit.start()
-        _spare_the_collector()
-        _keep_memory()
-        try:
+        # Every step of the end is taken, the last one here first, whatever comes of the others.
+        async with contextlib.AsyncExitStack() as at_end:
+            audit = self._parts.audit
+            if audit is not None:
+                audit.start()
+                at_end.push_async_callback(asyncio.to_thread, audit.close)
+            for shared in (self._loads, self._quotas):
+                if shared is not None:
+                    at_end.callback(shared.close)
+            at_end.push_async_callback(self._leave_figures)
+            helpers = [
+                asyncio.create_task(self._parts.source.run()),
+                asyncio.create_task(self._watch.run()),
+                asyncio.create_task(self._write_figures()),
+            ]
+            at_end.push_async_callback(_end, helpers)
+            _spare_the_collector()
+            _keep_memory()
             # Entered here, not by uvicorn, which leaves it open when it has to end at once.
             async with self._app.router.lifespan_context(self._app):
                 if self._warm:
                     await know_replicas(self._parts.source)
                 await self._server.serve()
                 await self._cut_off()
-        finally:
-            for task in helpers:
-                task.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            await self._leave_figures()
-            for shared in (self._loads, self._quotas):
-                if shared is not None:
-                    shared.close()
-            if audit is not None:
-                await asyncio.to_thread(audit.close)
 
     @property
     def stopping(self) -> bool:
@@ -162,9 +160,10 @@ class Process:
                 write = functools.partial(self._figures.write, raw, taken_s=time.monotonic())
                 await self.files.run(write, timeout_s=_FILE_TIMEOUT_S)
                 trouble = None
-            except StateError as error:
+            except Exception as error:  # to write them is not worth an end
                 if str(error) != trouble:
-                    log.warning("the other processes do not know this one's figures: %s", error)
+                    text = "the other processes do not know this one's figures: %s"
+                    log.warning(text, error, exc_info=not isinstance(error, ExaslurmError))
                 trouble = str(error)
 
     async def _leave_figures(self) -> None:
@@ -176,8 +175,9 @@ class Process:
             await self.files.run(
                 functools.partial(self._figures.write, raw, last=True), timeout_s=_FILE_TIMEOUT_S
             )
-        except StateError as error:
-            log.warning("what this process has counted is lost: %s", error)
+        except Exception as error:  # nor shall it keep the rest of the end from its work
+            text = "what this process has counted is lost: %s"
+            log.warning(text, error, exc_info=not isinstance(error, ExaslurmError))
 
     async def _cut_off(self) -> None:
         """End the requests that are left, if any; each is answered."""
@@ -194,6 +194,12 @@ class Process:
         deadline = time.monotonic() + _CUT_OFF_S  # for their answers to be sent
         while router.connections and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_PAUSE_S)
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _spare_the_collector() -> None:

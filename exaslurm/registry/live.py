@@ -10,7 +10,7 @@ import orjson
 
 from exaslurm.core.cell import CellRecord, EngineLoad, ReplicaRecord
 from exaslurm.errors import RegistryError
-from exaslurm.registry.replica import Replica
+from exaslurm.registry.replica import Replica, is_text
 
 Replicas = dict[str, Replica]
 Row = list[Any]
@@ -126,7 +126,7 @@ def _settle(new: Replica, before: Replica | None) -> Replica:
 
 def _text(item: Mapping[str, Any], name: str) -> str:
     value = item[name]
-    if type(value) is not str:
+    if type(value) is not str or not is_text(value):
         raise TypeError(f"{name} is {value!r}, no text")
     return value
 
@@ -142,7 +142,7 @@ def _replica(item: Mapping[str, Any], cell: str, written: ReplicaRecord | None) 
     """TypeError for what no router could use: one odd replica must not reach the table of all."""
     state = _text(item, "state")
     names = tuple(item["served_names"])
-    if not all(type(name) is str for name in names):
+    if not all(map(is_text, names)):
         raise TypeError(f"served_names are {names!r}")
     load = item.get("load") or item
     written_version = written.version if written else ""

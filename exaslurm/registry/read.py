@@ -13,6 +13,7 @@ import orjson
 from exaslurm.core.cell import CellRecord
 from exaslurm.core.codec import loads
 from exaslurm.errors import StateError
+from exaslurm.registry.replica import is_text
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import read_text, state_error
 
@@ -28,6 +29,11 @@ def _parse(path: Path, text: str) -> CellRecord:
     record = loads(CellRecord, text, where=str(path))
     if record.cell != path.stem:
         raise StateError(f"{path} is the record of cell {record.cell!r}")
+    for item in record.replicas:
+        texts = (item.id, item.model, *item.served_names, item.url, item.node, item.version)
+        wrong = next((text for text in texts if not is_text(text)), None)
+        if wrong is not None:
+            raise StateError(f"{path}: {wrong!r} is no text")
     return record
 
 

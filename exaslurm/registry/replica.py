@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from exaslurm.core.cell import EngineLoad
+
+# Control characters, and what has no place in UTF-8: half of a pair, which JSON can say.
+_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def is_text(value: object) -> bool:
+    """Whether a name can be shown: one that cannot would break every page that it is on."""
+    return isinstance(value, str) and _NO_TEXT.search(value) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from exaslurm.core.cell import EngineLoad
 from exaslurm.registry.ask import Dialogue, NoAnswer
 from exaslurm.registry.engines_file import Engine
-from exaslurm.registry.replica import Replica
+from exaslurm.registry.replica import Replica, is_text
 from exaslurm.registry.scrape import parse
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class Watched:
         cards = [card for card in cards if isinstance(card, dict) and _is_name(card.get("id"))]
         names = tuple(dict.fromkeys(card["id"] for card in cards))
         if not names:
-            return "its /v1/models names no model"
+            return "its /v1/models names no model that could be asked for"
         lengths = [card.get("max_model_len") for card in cards]
         self._max_model_len = min((n for n in lengths if type(n) is int and n > 0), default=None)
         root = cards[0].get("root")
@@ -181,7 +181,7 @@ class Watched:
 
 
 def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 512
+    return is_text(value) and 0 < len(value) <= 512
 
 
 def _object(raw: bytes) -> dict[str, Any]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 
 from exaslurm.core.codec import dumps
+from exaslurm.core.plan import PortPolicy
+from exaslurm.gateway import process
+from exaslurm.gateway.figures import Figures
+from exaslurm.gateway.listeners import Listeners, listen_tcp
+from exaslurm.gateway.options import parse
+from exaslurm.gateway.process import Process
+from exaslurm.gateway.service import service_of
 from exaslurm.router.audit_check import verify
 from exaslurm.router.audit_read import read
 from exaslurm.rundir import RunDir
@@ -68,6 +77,47 @@ def test_of_a_list_of_engines(tmp_path: Path, gateway: Callable[..., Gateway]) -
     assert router.end() == 0
     (report,) = verify(directory, None)
     assert (report.requests, report.findings) == (1, [])
+
+
+async def test_it_is_closed_though_the_rest_of_the_end_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(*_: object, **__: object) -> None:
+        raise RuntimeError("no figures")
+
+    monkeypatch.setattr(Figures, "write", write)
+    monkeypatch.setattr(process, "_FIGURES_S", 0.01)
+    for name in ("_spare_the_collector", "_keep_memory"):
+        monkeypatch.setattr(process, name, lambda: None)
+    (tmp_path / "engines").write_text("http://127.0.0.1:9\n")
+    directory = tmp_path / "log"
+    words = ["--engines-file", tmp_path / "engines", "--no-auth", "--audit", directory]
+    listeners = Listeners([listen_tcp("127.0.0.1", 0, PortPolicy())])
+    url = f"http://127.0.0.1:{listeners.port}"
+    ready = asyncio.Event()
+
+    async def on_ready() -> None:
+        ready.set()
+
+    router = Process(
+        service_of(parse([str(word) for word in words])),
+        listeners,
+        None,
+        figures=tmp_path,
+        on_ready=on_ready,
+    )
+    running = asyncio.create_task(router.run())
+    await ready.wait()
+    async with httpx.AsyncClient() as client:
+        body = {"model": "m", "prompt": "x"}
+        assert (await client.post(url + "/v1/completions", json=body)).status_code == 503
+    said = "do not know this one's figures: no figures"
+    await asyncio.to_thread(wait_for, lambda: said in caplog.text)
+    router.stop("it is to")
+    await running
+    (report,) = verify(directory, None)
+    assert (report.requests, report.findings) == (1, [])
+    assert "is lost: no figures" in caplog.text
 
 
 def test_off(run_dir: RunDir, start: Callable[..., Gateway]) -> None:

@@ -26,6 +26,7 @@ class FakeEngine:
         self.key = key
         self.mode = "ok"
         self.names = ["chat"]
+        self.root = "/m/chat"
         self.asleep = False
         self.paused: bool | None = None
         self.running = 1
@@ -65,7 +66,7 @@ class FakeEngine:
         if self.key is not None and request.headers.get("Authorization") != f"Bearer {self.key}":
             return web.json_response({"error": "Unauthorized"}, status=401)
         if request.path == "/v1/models":
-            cards = [{"id": name, "root": "/m/chat", "max_model_len": 4096} for name in self.names]
+            cards = [{"id": name, "root": self.root, "max_model_len": 4096} for name in self.names]
             return web.json_response({"object": "list", "data": cards})
         if request.path == "/metrics":
             return await self._metrics(request)

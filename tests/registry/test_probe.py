@@ -99,6 +99,26 @@ async def test_names_that_an_engine_does_not_know(caplog: pytest.LogCaptureFixtu
     assert "engine e0 does not serve chta, but chat" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["bad\ud800", "two\nlines", "\x7f", "a\x9b"])
+async def test_a_name_that_no_page_could_show_is_none(name: str) -> None:
+    async with started() as engine:
+        engine.names = [name]
+        async with polling(_list(engine)) as source:
+            await until(lambda: _states(source) == ["unusable"])
+            assert "names no model" in (source.replicas[0].cause or "")
+            engine.names = [name, "chat é 模型"]
+            await until(lambda: _taking(source) == [True])
+            assert source.replicas[0].served_names == ("chat é 模型",)
+
+
+async def test_a_root_that_no_page_could_show_is_none() -> None:
+    async with started() as engine:
+        engine.root = "/m/\udc80"
+        async with polling(_list(engine)) as source:
+            await until(lambda: _taking(source) == [True])
+            assert source.replicas[0].model == "chat"
+
+
 async def test_new_names_are_noticed() -> None:
     async with started() as engine, polling(_list(engine)) as source:
         await until(lambda: _taking(source) == [True])

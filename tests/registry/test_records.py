@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,23 @@ def test_a_record_comes_back_as_written(run_dir: RunDir) -> None:
     other = dataclasses.replace(RECORD, cell="c001", job_id="18")
     write_record(run_dir, other)
     assert read_records(run_dir) == [RECORD, other]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"id": "a\r\nb"}, {"model": "bad\ud800"}, {"served_names": ("chat", "bad\ud800")}],
+)
+def test_a_record_of_names_that_no_page_could_show_is_damaged(
+    run_dir: RunDir, changes: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    write_record(run_dir, RECORD)
+    reader = RecordReader(run_dir)
+    reader.read()
+    (replica,) = RECORD.replicas
+    odd = dataclasses.replace(replica, **changes)
+    write_record(run_dir, dataclasses.replace(RECORD, seq=2, replicas=(odd,)))
+    assert reader.read() == {"c000": RECORD}
+    assert "is no text" in caplog.text
 
 
 def test_a_file_system_that_is_away_has_not_lost_the_cells(run_dir: RunDir) -> None:
