@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,21 +17,25 @@ LOOK_EVERY_S = 2.0
 _TIMEOUT_S = 30.0
 
 T = TypeVar("T")
-_Stamp = tuple[int, int, int] | None
+_Stamp = dict[Path, tuple[int, ...] | None] | None
 
 
 async def changes(
-    path: Path, files: IoThread, load: Callable[[Path], T]
+    path: Path,
+    files: IoThread,
+    load: Callable[[Path], T],
+    others: Callable[[], Sequence[Path]] = tuple,
 ) -> AsyncIterator[T | ExaslurmError]:
-    """What ``load(path)`` returns each time that the file has changed, or why it cannot.
+    """What ``load(path)`` returns each time that the file or one of the ``others`` (which it names)
+    has changed, or why it cannot.
 
-    A file is read when it has stayed as it is from one look to the next: until then somebody may
-    be writing it.
+    They are read when they have stayed as they are from one look to the next: until then somebody
+    may be writing them.
     """
-    known = seen = await _stamp(files, path)
+    known = seen = await _stamp(files, (path, *others()))
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
-        before, seen = seen, await _stamp(files, path)
+        before, seen = seen, await _stamp(files, (path, *others()))
         if seen == known or seen != before:
             continue
         known = seen
@@ -43,17 +47,18 @@ async def changes(
             log.exception("reading %s", path)
 
 
-async def _stamp(files: IoThread, path: Path) -> _Stamp:
-    """What changes when a file does; None if it cannot be looked at."""
-
-    def look() -> _Stamp:
-        try:
-            info = path.stat()
-        except OSError:
-            return None
-        return info.st_mtime_ns, info.st_size, info.st_ino
-
+async def _stamp(files: IoThread, paths: Sequence[Path]) -> _Stamp:
+    """What changes when one of the files does; None if they cannot be looked at."""
     try:
-        return await files.run(look, timeout_s=_TIMEOUT_S)
+        return await files.run(lambda: {path: _look(path) for path in paths}, timeout_s=_TIMEOUT_S)
     except ExaslurmError:
         return None
+
+
+def _look(path: Path) -> tuple[int, ...] | None:
+    try:
+        info = path.stat()
+    except OSError:
+        return None
+    # The mode, too: a key file that others can read is of no use until that is mended.
+    return info.st_mtime_ns, info.st_size, info.st_ino, info.st_mode

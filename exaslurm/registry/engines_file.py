@@ -48,10 +48,20 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginesFile:
-    """The engines of a file (None: given otherwise), in its order; ids and addresses are unique."""
+    """The engines of a file (None: given otherwise), in its order; ids and addresses are unique.
+    ``key_files``: which other files it has its keys from."""
 
     path: Path | None
     engines: tuple[Engine, ...]
+    key_files: tuple[Path, ...] = ()
+
+
+class UnusableKeys(UserError):
+    """A list that would be well but for some of its ``key_files``."""
+
+    def __init__(self, message: str, key_files: tuple[Path, ...]) -> None:
+        super().__init__(message)
+        self.key_files = key_files
 
 
 def load(path: Path) -> EnginesFile:
@@ -65,7 +75,7 @@ def load(path: Path) -> EnginesFile:
         # The YAML parser and pydantic take longer to import than a router may take to start.
         from exaslurm.registry import engines_yaml
 
-        return EnginesFile(path=path, engines=engines_yaml.parse(path, text))
+        return engines_yaml.parse(path, text)
     return EnginesFile(path=path, engines=_parse_lines(path, text))
 
 

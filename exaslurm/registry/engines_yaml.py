@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from exaslurm.errors import StateError, UserError
 from exaslurm.keys.secrets import read_private
-from exaslurm.registry.engines_file import Engine, parse_url
+from exaslurm.registry.engines_file import Engine, EnginesFile, UnusableKeys, parse_url
 from exaslurm.util.checked import check, report
 from exaslurm.util.fields import PathText, Positive, Root, Section, Text, Word
 from exaslurm.util.yaml_lines import Problem, read_document
@@ -47,7 +47,7 @@ class _Engines(Root):
     ]
 
 
-def parse(path: Path, text: str) -> tuple[Engine, ...]:
+def parse(path: Path, text: str) -> EnginesFile:
     """The engines of a YAML text; ``path`` names it in errors (UserError, every problem)."""
     document = read_document(text, str(path))
     model, problems = check(_Engines, document)
@@ -96,8 +96,8 @@ def parse(path: Path, text: str) -> tuple[Engine, ...]:
             )
         )
     if problems:
-        raise UserError(report(list(dict.fromkeys(problems))))
-    return tuple(engines)
+        raise UnusableKeys(report(list(dict.fromkeys(problems))), keys.files)
+    return EnginesFile(path=path, engines=tuple(engines), key_files=keys.files)
 
 
 def _with_remedy(problem: Problem, error: StateError) -> Problem:
@@ -110,11 +110,18 @@ class _Keys:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
+        self._files: dict[Path, None] = {}
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those that were asked for, whatever is in them."""
+        return tuple(self._files)
 
     def read(self, name: str) -> str:
         """StateError if it is missing, holds no key, or can be read by others."""
         if name not in self._known:
             path = Path(os.path.expandvars(name)).expanduser()
+            self._files[path] = None
             key = read_private(path, limit=_MAX_KEY_BYTES).decode("ascii", "replace").strip()
             if not key.isprintable() or " " in key or not key.isascii() or not key:
                 raise StateError(

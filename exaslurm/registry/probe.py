@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from exaslurm.core.cell import EngineLoad
 from exaslurm.registry import engines_file
 from exaslurm.registry.changes import changes
-from exaslurm.registry.engines_file import EnginesFile
+from exaslurm.registry.engines_file import EnginesFile, UnusableKeys
 from exaslurm.registry.lane import Lane
 from exaslurm.registry.replica import Listener, LoadListener, Replica
 from exaslurm.registry.watched import Watched
@@ -61,6 +61,7 @@ class PolledSource:
         rng: random.Random | None = None,
     ) -> None:
         self._file = engines
+        self._key_files = engines.key_files
         self._files = files
         self._clock = clock
         self._rng = rng or random.Random()
@@ -267,11 +268,14 @@ class PolledSource:
             await asyncio.get_running_loop().create_future()
             return
         files = self._files or IoThread("engines file")
-        async for fresh in changes(path, files, engines_file.load):
+        async for fresh in changes(path, files, engines_file.load, lambda: self._key_files):
             if isinstance(fresh, EnginesFile):
+                self._key_files = fresh.key_files
                 self._note(None)
                 self._take_file(fresh)
             else:
+                if isinstance(fresh, UnusableKeys):
+                    self._key_files = fresh.key_files
                 self._note(str(fresh))
 
     def _take_file(self, fresh: EnginesFile) -> None:

@@ -128,6 +128,7 @@ engines:
     assert second.served_names == ("chat", "chat:base")
     assert (second.switch, second.version, second.weight) == ("s1", "2", 0.5)
     assert third.served_names == ("embed",)
+    assert file.key_files == (tmp_path / "one", tmp_path / "two")
     assert "key-" not in repr(file)
 
 

@@ -364,6 +364,31 @@ def _rewritten(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
+async def test_key_files_are_followed(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "engines.yaml", tmp_path / "first", tmp_path / "second"
+    engines = "key_file: {}\nengines: ['{}']\n"
+    first.touch(mode=0o600)
+    first.write_text("one")
+    async with started(key="one") as engine:
+        path.write_text(engines.format(first, engine.url))
+        async with polling(load(path)) as source:
+            await until(lambda: _taking(source) == [True])
+            engine.key = "two"
+            first.write_text("two")
+            await until(lambda: source.replicas[0].key == "two")
+            # One that is of no use at first, in a list that is new.
+            engine.key = "three"
+            second.touch(mode=0o644)
+            second.write_text("three")
+            _rewritten(path, engines.format(second, engine.url))
+            await until(lambda: "chmod 600" in (source.describe()["trouble"] or ""))
+            assert source.replicas[0].key == "two"
+            second.chmod(0o600)
+            await until(lambda: source.replicas[0].key == "three")
+            await until(lambda: _taking(source) == [True])
+            assert source.describe()["trouble"] is None
+
+
 @pytest.mark.parametrize(
     ("said", "field", "value"),
     [
