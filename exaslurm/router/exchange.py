@@ -224,6 +224,8 @@ class Exchange(Answering):
             self._enter(group)
         except RequestError as error:
             self.refuse(error)
+        except Exception as fault:
+            self._fail(fault)
 
     def _hold_again(self) -> bool:
         """Whether it waits for a replica to be started, since the last one has just gone."""
