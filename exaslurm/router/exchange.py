@@ -84,6 +84,8 @@ class Exchange(Answering):
             self.key = router.recognise(head)
             if head.is_back:
                 raise router.circle()
+            if head.fault:
+                raise RequestError(400, head.fault, param="Content-Type")
         except RequestError as error:
             self.refusal = error.with_traceback(None)  # it would hold this exchange, in a circle
 
@@ -194,6 +196,9 @@ class Exchange(Answering):
                 tokens = self._tokens = floor_tokens(route, data) + output
                 if uneven:
                     self._tokens = max(tokens, _likely_tokens(body) + output)
+        elif self._named is None and self.key.models:
+            message = "the field 'model' is missing: the key is for some models only"
+            raise RequestError(400, message, param="model", cause="model")
         if router.by_prefix:
             if prompt_at:
                 self._keys = blocks(body, prompt_at)
@@ -363,8 +368,7 @@ class Exchange(Answering):
         body = self._body
         name = target.engine_model
         if name and name != self.model:
-            kind = head.fields.get(b"content-type", b"")
-            body = replace_model(body, name, kind, named=self._named)
+            body = replace_model(body, name, head.form, named=self._named)
         start = b"".join(
             (
                 endpoint.before_url,

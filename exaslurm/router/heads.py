@@ -19,6 +19,7 @@ from exaslurm.router.headers import (
     has_been_here,
     usable_request_id,
 )
+from exaslurm.router.routes import TAKE_FORMS
 
 _CAPACITY: Final = 512
 _MAX_HEAD_BYTES: Final = 2048
@@ -33,14 +34,16 @@ class RequestHead:
     """The head of a request for an engine.
 
     ``headers``, ``fields``: names in lower case; ``form``: the body's type, if it is a form;
-    ``chunks``: the client reads them (HTTP/1.1); ``ident``: its ``X-Request-Id``, if it may be
-    passed on; ``forwarded``: the fields for the engine; ``is_from_page``: a page in a browser sent
-    it; ``is_back``: this process has sent it.
+    ``fault``: why one cannot tell what the head means, empty if one can; ``chunks``: the client
+    reads them (HTTP/1.1); ``ident``: its ``X-Request-Id``, if it may be passed on; ``forwarded``:
+    the fields for the engine; ``is_from_page``: a page in a browser sent it; ``is_back``: this
+    process has sent it.
     ``key``: whose it is, as of the state of the keys that ``key_as_of`` stands for.
     """
 
     __slots__ = (
         "chunks",
+        "fault",
         "fields",
         "form",
         "forwarded",
@@ -63,7 +66,10 @@ class RequestHead:
         self.headers = headers
         self.fields = fields = dict(headers)
         kind = fields.get(b"content-type", b"")
-        self.form = kind if is_form(kind) else b""
+        self.form = kind if route in TAKE_FORMS and is_form(kind) else b""
+        # Which one holds, an engine may see otherwise, and so find another model in the body.
+        twice = len(fields) < len(headers) and sum(n == b"content-type" for n, _ in headers) > 1
+        self.fault = "the request has a second Content-Type field" if twice else ""
         self.keep_alive = keep_alive
         self.chunks = chunks
         given = fields.get(b"x-request-id")

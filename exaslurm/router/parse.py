@@ -31,7 +31,7 @@ _PROMPTS: Final = {
 }
 # pydantic's words for true, which vLLM's models understand.
 _TRUE: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
-_MAX_MODEL_BYTES: Final = 512
+_MAX_VALUE_BYTES: Final = 4096  # no name of a model is as long
 
 
 class Peek(NamedTuple):
@@ -51,8 +51,8 @@ _new: Callable[..., Peek] = tuple.__new__  # what Peek(...) comes to in the end
 
 
 def peek(route: str, content_type: bytes, raw: bytes) -> Peek:
-    """Look into a body; RequestError (400) if no engine could understand it. A body whose type is
-    not told (empty) is taken for JSON."""
+    """Look into a body; RequestError (400) if no engine could understand it, or two could do so
+    differently. A body whose type is not told (empty) is taken for JSON."""
     if content_type and is_form(content_type):
         return _peek_form(content_type, raw)
     try:
@@ -101,16 +101,20 @@ def _is_true(value: Any) -> bool:
 
 def _peek_form(content_type: bytes, raw: bytes) -> Peek:
     """The last ``model`` and ``stream`` of a form (audio); the file in it is not looked at."""
-    model = _last_field(raw, content_type, b"model")
-    return Peek(model or None, _is_true(_last_field(raw, content_type, b"stream")), None, 0)
+    try:
+        found = fields(raw, content_type, b"model", b"stream")
+    except ValueError as error:
+        message = f"the form cannot be read: {error}"
+        raise RequestError(400, message, param="body") from None
+    model = _last_value(raw, found[b"model"])
+    return Peek(model or None, _is_true(_last_value(raw, found[b"stream"])), None, 0)
 
 
-def _last_field(raw: bytes, content_type: bytes, name: bytes) -> str | None:
-    found = fields(raw, content_type, name)
+def _last_value(raw: bytes, found: list[tuple[int, int]]) -> str:
     if not found:
-        return None
+        return ""
     start, end = found[-1]
-    return raw[start : min(end, start + _MAX_MODEL_BYTES)].decode("utf-8", "replace")
+    return raw[start : min(end, start + _MAX_VALUE_BYTES)].decode("utf-8", "replace")
 
 
 def kind(value: Any) -> str:

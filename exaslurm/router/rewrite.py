@@ -31,11 +31,12 @@ def replace_model(
 ) -> bytes:
     """The body with ``model`` for each name that its top level (or form) gives as the model.
 
-    For bodies that ``peek`` has read; one that names no model comes back as it is. ``named`` is
-    the model that ``peek`` found: knowing that there is one, it is found faster.
+    For bodies that ``peek`` has read (ValueError for some others); one that names no model comes
+    back as it is. ``named`` is the model that ``peek`` found: knowing that there is one, it is
+    found faster.
     """
     if is_form(content_type):
-        return _put(raw, fields(raw, content_type, b"model"), model.encode())
+        return _put(raw, fields(raw, content_type, b"model")[b"model"], model.encode())
     if b"\0" in raw[:4] or raw[:2] in _UTF16_MARKS:
         encoding = json.detect_encoding(raw)
         text = raw.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")

@@ -33,3 +33,5 @@ PROXIED = (
     "/invocations",
 )
 BY_PATH = {path.encode(): path for path in PROXIED}
+# These take multipart forms, all others JSON, whatever the type of a body is said to be.
+TAKE_FORMS = frozenset(("/v1/audio/transcriptions", "/v1/audio/translations"))

@@ -112,7 +112,8 @@ def test_all_but_the_model_stays(
 def test_nonsense_ends(raw: bytes) -> None:
     with contextlib.suppress(UnicodeDecodeError):  # of what only looks like UTF-16
         replace_model(raw, "NEW")
-    replace_model(raw, "NEW", FORM)
+    with contextlib.suppress(ValueError):
+        replace_model(raw, "NEW", FORM)
 
 
 def form(*parts: tuple[str, bytes]) -> bytes:
@@ -140,7 +141,6 @@ def test_in_a_form() -> None:
     seen = peek("/v1/audio/transcriptions", FORM, changed)
     assert (seen.model, seen.stream, seen.data) == ("nåme", True, None)
     assert peek("/v1/audio/transcriptions", FORM, form(parts[0])).model is None
-    assert peek("/v1/audio/transcriptions", b"multipart/form-data", raw).model is None
 
 
 def test_a_deep_body_is_no_trouble() -> None:

@@ -17,7 +17,7 @@ from exaslurm.core.cell import EngineLoad
 from exaslurm.registry.replica import Replica
 from exaslurm.router.blocks import blocks
 from exaslurm.router.reweigh import Weigher
-from exaslurm.router.routes import PROXIED
+from exaslurm.router.routes import PROXIED, TAKE_FORMS
 from exaslurm.router.table import Table
 from tests.tools.callers import Answer, Caller, close_all, each, request
 from tests.tools.farm import FarmThread
@@ -111,10 +111,11 @@ def test_every_path_counts(make_farm: MakeFarm, router_of: RouterOf, policy: str
     router = router_of(farm, policy=policy)
 
     def raw(path: str) -> bytes:
-        body = json.dumps({"model": "chat", **BODIES[path]}).encode() if path in BODIES else FORM
-        kind = "" if path in BODIES else "multipart/form-data; boundary=b"
-        made = request(router.key, body, path, "X-Do: hold")
-        return made.replace(b"application/json", kind.encode() or b"application/json")
+        if path in TAKE_FORMS:
+            made = request(router.key, FORM, path, "X-Do: hold")
+            return made.replace(b"application/json", b"multipart/form-data; boundary=b")
+        body = json.dumps({"model": "chat", **BODIES.get(path, {})}).encode()
+        return request(router.key, body, path, "X-Do: hold")
 
     async def hold() -> None:
         callers = [Caller("127.0.0.1", router.port) for _ in range(30 * len(PROXIED))]
