@@ -121,7 +121,7 @@ class AnswerHead:
             if name == b"content-length":
                 self.length = int(value)
             elif name == b"transfer-encoding":
-                self.chunked = True
+                self.chunked = value[-7:].lower() == b"chunked"  # the last coding is
             elif name == b"date":
                 self.dated = True
             elif name == b"content-type":
@@ -134,10 +134,16 @@ class AnswerHead:
             self.length = 0
         self.passed = fields_to_client(status, headers)
 
+    def may_come_again(self) -> bool:
+        """Whether the length that the head tells is that of the body."""
+        return self.status not in (204, 304)
+
 
 class _Head(Protocol):
     @property
     def headers(self) -> Headers: ...
+
+    def may_come_again(self) -> bool: ...
 
 
 H = TypeVar("H", bound=_Head)
@@ -206,6 +212,7 @@ class Memory(Generic[H]):
             # Each line is one field: nothing is folded, and the end is where it was looked for.
             and lines.count(b"\r\n") == len(head.headers)
             and lines.count(b"\n") == len(head.headers)
+            and head.may_come_again()
         ):
             if len(self._known) >= _CAPACITY:
                 self._known.clear()

@@ -155,8 +155,19 @@ def test_the_head_of_an_answer() -> None:
     assert (head.events, head.dated, head.length, head.chunked) == (True, True, None, False)
     assert AnswerHead(200, [*fields, (b"content-encoding", b"gzip")]).events is False
     assert AnswerHead(204, []).length == 0
+    assert AnswerHead(200, [(b"transfer-encoding", b"gzip, Chunked")]).chunked
+    assert not AnswerHead(200, [(b"transfer-encoding", b"identity")]).chunked
+    assert not AnswerHead(200, [(b"transfer-encoding", b"chunked, gzip")]).chunked
     with pytest.raises(ValueError, match="invalid literal"):
         AnswerHead(200, [(b"content-length", b"many")])
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_the_head_of_an_answer_without_a_body_is_not_remembered(status: int) -> None:
+    memory: Memory[AnswerHead] = Memory()
+    answer = b"HTTP/1.1 %d No\r\ncontent-length: 5\r\n\r\n" % status
+    memory.learn(answer, AnswerHead(status, [(b"content-length", b"5")]))
+    assert memory.find(answer + b"hello") is None
 
 
 def framed(pieces: list[bytes]) -> bytes:
