@@ -273,7 +273,8 @@ class Answering(Call, ABC):
             else:
                 self._pass_body(connection, head)
             return
-        kept = None if status == 401 else (head, body)
+        # A part of it is no answer.
+        kept = (head, body) if connection.done and status != 401 else None
         refusal = Refusal("refused", f"it answered {status}", sent=True, answer=kept)
         self._hand_back(connection)
         self._refuse_attempt(refusal, fatal=dying or status == 401)
@@ -346,10 +347,12 @@ class Answering(Call, ABC):
         """The whole answer has passed."""
         if isinstance(relay, Events):
             stream = relay.stream
-            self.prompt_tokens, self.completion_tokens = usage(b"".join(stream.last))
+            self.prompt_tokens, self.completion_tokens = stream.usage.told
             if not relay.healthy:
                 self.broken = True
                 self.cause = "engine_error" if stream.error else "engine_lost"
+        elif self.status == 200:
+            self.prompt_tokens, self.completion_tokens = relay.usage.told
         self._judged(healthy=relay.healthy)
         self._hand_back(connection)
         self._complete()
@@ -393,7 +396,7 @@ class Answering(Call, ABC):
         self._router.outbox.to_client(self._transport, data)
 
     def _write_counted(self, data: bytes) -> None:
-        self.events += data.count(b"\n\n") or data.count(b"\r\n\r\n")
+        self.events += data.count(b"\n\n") or data.count(b"\n\r\n") or data.count(b"\r\r")
         self._write(data)
 
     # The end of an attempt.

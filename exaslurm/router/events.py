@@ -10,26 +10,29 @@ import json
 import re
 from typing import Final
 
-SEPARATORS: Final = (b"\n\n", b"\r\n\r\n")
+from exaslurm.router.usage import Usage
+
+# A line ends with LF, CRLF or CR, and an event with an empty line. The usual way is the first.
+SEPARATORS: Final = (b"\n\n", b"\n\r\n", b"\r\r", b"\r\r\n", b"\n\r")
 # An event this long (log-probabilities, audio) passes in pieces rather than wait in memory.
 MAX_HELD_BYTES: Final = 256 * 1024
 _DONE: Final = b"data: [DONE]"
-_ERROR: Final = re.compile(rb'^(?:data:\s*\{"error":|event:\s*error\b)', re.MULTILINE)
+_ERROR: Final = re.compile(rb'(?:^|(?<=\r))(?:data:\s*\{"error":|event:\s*error\b)', re.MULTILINE)
 _CLIENT_FAULT: Final = re.compile(rb'"code":\s*4\d\d\b')
 _ENDS_WITH_DONE: Final = frozenset(("/v1/chat/completions", "/v1/completions"))
 
 
 class EventStream:
     """Follows what has passed of one stream. ``error``: an error event of the engine's own has
-    passed, and it was not the client's fault. ``last``: the last but one and last pieces that were
-    looked at; ``inside_event``: what has passed ends there.
+    passed, and it was not the client's fault. ``usage``: what it took, as told in what was looked
+    at; ``inside_event``: what has passed ends there.
     """
 
-    __slots__ = ("_needs_done", "_path", "_seen_done", "error", "inside_event", "last")
+    __slots__ = ("_needs_done", "_path", "_seen_done", "error", "inside_event", "usage")
 
     def __init__(self, path: str) -> None:
         self.error = False
-        self.last = (b"", b"")
+        self.usage = Usage()
         self._path = path
         self._needs_done = path in _ENDS_WITH_DONE
         self.inside_event = False
@@ -37,6 +40,7 @@ class EventStream:
 
     def passed(self, events: bytes) -> None:
         """This goes to the client now: whole events, as a rule."""
+        was_inside = self.inside_event
         self.inside_event = not events.endswith(SEPARATORS)
         if b"[DONE]" in events and _DONE in events:
             self._seen_done = True
@@ -44,7 +48,8 @@ class EventStream:
             found = _ERROR.search(events)
             if found and not _CLIENT_FAULT.search(events, found.end()):
                 self.error = True
-        self.last = (self.last[1], events)
+        if events.find(b'"usage"') >= 0 or self.inside_event or was_inside:
+            self.usage.passed(events, cut=self.inside_event)
 
     @property
     def whole(self) -> bool:
@@ -67,7 +72,13 @@ def cut(data: bytes) -> int:
     """How much of ``data`` is whole events."""
     if data.endswith(SEPARATORS):
         return len(data)
-    end = max((at + len(mark) for mark in SEPARATORS if (at := data.rfind(mark)) >= 0), default=0)
+    at = data.rfind(b"\n\n")
+    end = at + 2 if at >= 0 else 0
+    if data.find(b"\r") >= 0:
+        for mark in SEPARATORS[1:]:
+            at = data.rfind(mark)
+            if at >= 0:
+                end = max(end, at + len(mark))
     return len(data) if end == 0 and len(data) > MAX_HELD_BYTES else end
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from exaslurm.router.events import SEPARATORS, EventStream, cut
 from exaslurm.router.upstream import Connection, ShortWay
+from exaslurm.router.usage import Usage
 
 Write = Callable[[bytes], None]
 END_OF_CHUNKS: Final = b"0\r\n\r\n"
@@ -107,24 +108,27 @@ class Events(ShortWay):
 
 
 class Body:
-    """Any other body that is too long to wait for."""
+    """Any other body that is too long to wait for. ``usage``: what it took, as told in it."""
 
-    __slots__ = ("_chunks", "_write", "healthy")
+    __slots__ = ("_chunks", "_write", "healthy", "usage")
 
     def __init__(self, write: Write, *, chunks: bool, healthy: bool) -> None:
         """``chunks``: the head says that chunks follow; else it says the length, or nothing."""
         self._write = write
         self._chunks = chunks
         self.healthy = healthy
+        self.usage = Usage()
 
     def begin(self, head: bytes, first: bytes, connection: Connection) -> None:
         """The head of the answer, and what has arrived of its body (decoded)."""
+        self.usage.passed(first, cut=True)
         framed = self._framed(first, connection.done)
         self._write(head + framed)
 
     def feed(self, connection: Connection, _data: bytes) -> None:
         """Pass on what was read."""
         text = connection.body()
+        self.usage.passed(text, cut=True)
         framed = self._framed(text, connection.done)
         if framed:
             self._write(framed)

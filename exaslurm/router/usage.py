@@ -1,10 +1,16 @@
-"""How many tokens a request took, as the engine says at the end of its answer. Pure."""
+"""How many tokens a request took, as the engine says near the end of its answer. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
+Tokens = tuple[int | None, int | None]
+"""Of the prompt and of the answer; None where the engine does not say."""
+
+_NAME: Final = b'"usage"'
+# A name, and no text that is the same: what is told follows it.
+_KEY: Final = re.compile(rb'"usage"\s*:\s*\{')
 # Sums of these have to fit into 64 bits, so nothing longer is taken for a count.
 _IN: Final = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
 _OUT: Final = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,10})(?![\d.eE])')
@@ -14,22 +20,45 @@ _USUAL: Final = re.compile(
     rb'"usage":\s*\{\s*"prompt_tokens":\s*(\d{1,10}),\s*"total_tokens":\s*\d+,'
     rb'\s*"completion_tokens":\s*(\d{1,10})[\s,}]'
 )
+# More than there is from the name to the counts.
+_KEPT_BYTES: Final = 2048
 
 
-def usage(answer: bytes) -> tuple[int | None, int | None]:
-    """Tokens of the prompt and of the answer; None where the engine does not say.
+def usage(answer: bytes) -> Tokens:
+    """``answer`` is a whole body, or events of a stream. What looks like it inside a text is
+    escaped there, so it is not taken for it; a text that is the name alone is passed over."""
+    at = answer.rfind(_NAME)
+    while at >= 0:
+        usual = _USUAL.match(answer, at)
+        if usual is not None:
+            return int(usual[1]), int(usual[2])
+        if _KEY.match(answer, at) is not None:
+            prompt, completion = _IN.search(answer, at), _OUT.search(answer, at)
+            return (
+                int(prompt.group(1)) if prompt else None,
+                int(completion.group(1)) if completion else None,
+            )
+        at = answer.rfind(_NAME, 0, at)
+    return None, None
 
-    ``answer`` is a whole body, or the last events of a stream. What looks like it inside a
-    text is escaped there, so it is not taken for it.
-    """
-    at = answer.rfind(b'"usage"')
-    if at < 0:
-        return None, None
-    usual = _USUAL.match(answer, at)
-    if usual is not None:
-        return int(usual[1]), int(usual[2])
-    prompt, completion = _IN.search(answer, at), _OUT.search(answer, at)
-    return (
-        int(prompt.group(1)) if prompt else None,
-        int(completion.group(1)) if completion else None,
-    )
+
+class Usage:
+    """The same for an answer that passes in pieces, of which none is kept. ``told``: so far."""
+
+    __slots__ = ("_last", "told")
+
+    def __init__(self) -> None:
+        self.told: Tokens = (None, None)
+        self._last = b""
+
+    def passed(self, piece: bytes, *, cut: bool) -> None:
+        """The next piece; ``cut``: what is told may go on in the one after it."""
+        text = self._last + piece if self._last else piece
+        if text.find(_NAME) >= 0:
+            prompt, completion = usage(text)
+            before = self.told
+            self.told = (
+                before[0] if prompt is None else prompt,
+                before[1] if completion is None else completion,
+            )
+        self._last = text[-_KEPT_BYTES:] if cut else b""

@@ -110,3 +110,14 @@ def test_an_answer_without_content_has_no_length(ask: Callable[[bytes], httpx.Re
     answer = ask(b"HTTP/1.1 204 No Content\r\nx-kept: yes\r\n\r\n")
     assert (answer.status_code, answer.content, answer.headers["x-kept"]) == (204, b"", "yes")
     assert "content-length" not in answer.headers
+
+
+def test_a_coding_that_ends_with_the_connection(ask: Callable[[bytes], httpx.Response]) -> None:
+    answer = ask(b'HTTP/1.1 200 OK\r\ntransfer-encoding: identity\r\n\r\n{"ok": 1}')
+    assert (answer.status_code, answer.json()) == (200, {"ok": 1})
+
+
+def test_a_long_refusal_is_not_cut(ask: Callable[[bytes], httpx.Response]) -> None:
+    answer = ask(plain(b'{"error":{"message":"%b"}}' % (b"b" * 400_000), b"503 Busy"))
+    assert answer.status_code == 502
+    assert "it answered 503" in answer.json()["error"]["message"]

@@ -396,6 +396,20 @@ class TestEventStream:
         assert cut(b"data: 1\n\n") == 9
         assert cut(b"data: 1\n") == 0
 
+    @pytest.mark.parametrize("line", [b"\n", b"\r\n", b"\r"])
+    @pytest.mark.parametrize("empty", [b"\n", b"\r\n", b"\r"])
+    def test_whatever_ends_a_line(self, line: bytes, empty: bytes) -> None:
+        if line + empty == b"\r\n":
+            return  # one end
+        event = b"data: 1" + line + empty
+        assert cut(event) == len(event)
+        assert cut(event + b"data: 2") == len(event)
+        assert cut(event + b"data: 2" + line) == len(event)
+        stream = EventStream("/v1/completions")
+        stream.passed(event + b'data: {"error":{"code":500}}' + line + empty)
+        assert stream.error
+        assert stream.broken("lost").startswith(b"data: ")
+
     def test_an_endless_event_is_not_kept_in_memory(self) -> None:
         piece = b"x" * 300_000
         assert cut(piece) == len(piece)
