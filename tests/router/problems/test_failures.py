@@ -14,7 +14,7 @@ import pytest
 
 from exaslurm.core.limits import Limits
 from exaslurm.router.budget import RetryBudget
-from tests.tools.callers import SMALL, STREAM, Caller, close_all, each, request
+from tests.tools.callers import SMALL, STREAM, Answer, Caller, close_all, each, request
 from tests.tools.farm import DONE, END, EVENT, STREAM_HEAD, FarmThread, Peer, as_asked, chunk, plain
 from tests.tools.fleet import Router, engines, wait_for
 from tests.tools.served import Served
@@ -294,14 +294,20 @@ def test_no_request_meets_a_connection_that_closes(
         )
 
         async def one(kind: str, number: int) -> list[int]:
-            callers = [Caller("127.0.0.1", router.port) for _ in range(2)]
             pinned = f"X-Exaslurm-Replica: {kind}{number}"
             raw = request(router.key, SMALL, "/v1/completions", pinned)
+
+            async def two() -> list[Answer]:
+                # By new connections: clients' are not what is idle here.
+                callers = [Caller("127.0.0.1", router.port) for _ in range(2)]
+                answers = await each(2, lambda n: callers[n].ask(raw))
+                await close_all(callers)
+                return answers
+
             await asyncio.sleep(number * 0.02)  # not all at once
-            await each(2, lambda n: callers[n].ask(raw))
+            await two()
             await asyncio.sleep(idles_s[number])
-            answers = await each(2, lambda n: callers[n].ask(raw))
-            await close_all(callers)
+            answers = await two()
             return [answer.status for answer in answers]
 
         async def run() -> None:
@@ -313,3 +319,6 @@ def test_no_request_meets_a_connection_that_closes(
                 assert {status for statuses in found for status in statuses} == {200}, lost
 
         asyncio.run(run())
+        # What met one would have been sent again.
+        page = router.http.get("/metrics").text
+        assert "exaslurm_router_failed_attempts_total{" not in page
