@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
 
 from exaslurm.keys.clients import add_key
 from exaslurm.router.errors import RequestError
@@ -120,18 +122,20 @@ def spoilt(rng: random.Random) -> bytes:
     return raw
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # it leaves files open
 def test_as_starlette_reads_it() -> None:
     """What is not refused is what is found in an engine, if that does not refuse it either."""
-    pytest.importorskip("python_multipart")
-    from starlette.datastructures import Headers
-    from starlette.formparsers import MultiPartException, MultiPartParser
 
     async def engine(raw: bytes) -> object:
         async def stream():  # type: ignore[no-untyped-def]
             yield raw
 
         parser = MultiPartParser(Headers(raw=[(b"content-type", KIND)]), stream())
-        return (await parser.parse()).get("model")
+        form = await parser.parse()
+        await form.close()
+        return form.get("model")
 
     rng = random.Random(0)
     same = 0
