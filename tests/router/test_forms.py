@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 
 import httpx
 import pytest
@@ -129,7 +129,7 @@ def test_as_starlette_reads_it() -> None:
     """What is not refused is what is found in an engine, if that does not refuse it either."""
 
     async def engine(raw: bytes) -> object:
-        async def stream():  # type: ignore[no-untyped-def]
+        async def stream() -> AsyncGenerator[bytes]:
             yield raw
 
         parser = MultiPartParser(Headers(raw=[(b"content-type", KIND)]), stream())
