@@ -35,7 +35,8 @@ def test_serves_keeps_secrets_and_ends_in_order(
     run_dir: RunDir, start: Callable[..., Gateway]
 ) -> None:
     gateway = start("--gen", "1")
-    assert gateway.url.startswith("http://127.0.0.1:24950")
+    # The usual port, or the next one that is free on this host.
+    assert 24950 <= int(gateway.url.rpartition(":")[2]) < 25000
     entry = read_endpoint(run_dir).routers[0]
     assert (entry.url, entry.pid) == (gateway.url, gateway.process.pid)
     assert stat.S_IMODE(run_dir.endpoint.stat().st_mode) == 0o600
