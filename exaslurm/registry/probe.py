@@ -3,14 +3,17 @@
 Every check is one connection with two short questions (``/health``, ``/metrics``). Checks are
 spread evenly: an engine is asked every ``EVERY_S``, or more seldom where there are so many that
 all of them together would be asked more than ``CHECKS_PER_S`` times a second, because every
-question costs the engine's API server time that requests need. Engines that take no requests are
-asked every second, so that one that comes back is used again at once.
+question costs the engine's API server time that requests need. Checks that are due within the same
+quarter of a second are made together: in a busy router one by itself finds nothing that it needs in
+the processor's caches, and takes twice as long. Engines that take no requests are asked every
+second, so that one that comes back is used again at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import operator
 import random
 import time
@@ -37,6 +40,7 @@ MISCONFIGURED_EVERY_S = 10.0
 _AT_ONCE = 128
 _TROUBLED_AT_ONCE = 64
 _TICK_S = 0.05
+_TOGETHER_S = 0.25
 _PUBLISH_EVERY_S = 0.25
 _NEVER = float("-inf")
 _LOGGED_ONE_BY_ONE = 8
@@ -220,9 +224,9 @@ class PolledSource:
             self._troubled.add(watched, now_s + every_s * self._rng.uniform(0.8, 1.0))
         elif watched.spread:
             watched.spread = False
-            self._usual.add(watched, now_s + self.every_s * self._rng.random())
+            self._usual.add(watched, _together(now_s + self.every_s * self._rng.random()))
         else:
-            self._usual.add(watched, now_s + self.every_s * jitter)
+            self._usual.add(watched, _together(now_s + self.every_s * jitter))
 
     # What the listeners are told.
 
@@ -315,6 +319,10 @@ class PolledSource:
         if trouble is not None and trouble != self._trouble:
             log.warning("going on with the engines known so far: %s", trouble)
         self._trouble = trouble
+
+
+def _together(due_s: float) -> float:
+    return math.ceil(due_s / _TOGETHER_S) * _TOGETHER_S
 
 
 def _tell(listener: Callable[[T], None], what: T) -> None:

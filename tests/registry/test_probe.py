@@ -26,6 +26,7 @@ NOWHERE = "http://127.0.0.1:9"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "EVERY_S", 0.1)
+    monkeypatch.setattr(probe, "_TOGETHER_S", 0.02)
     monkeypatch.setattr(probe, "TROUBLED_EVERY_S", 0.05)
     monkeypatch.setattr(probe, "MISCONFIGURED_EVERY_S", 0.2)
     monkeypatch.setattr(changes, "LOOK_EVERY_S", 0.05)
@@ -494,6 +495,7 @@ class Clock:
 async def test_checks_are_spread_and_bounded(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute of checks that cost nothing, by a clock of the test's own."""
     monkeypatch.setattr(probe, "EVERY_S", 10.0)
+    monkeypatch.setattr(probe, "_TOGETHER_S", 0.25)
     clock = Clock()
     starts: list[float] = []
     per_engine: dict[str, list[float]] = {}
@@ -522,6 +524,7 @@ async def test_checks_are_spread_and_bounded(count: int, monkeypatch: pytest.Mon
     assert len(later) / 100 <= most * 1.1
     busiest = max(sum(second <= s < second + 1 for s in later) for second in range(1060, 1159))
     assert busiest <= most * 1.6 + 4
+    assert len(set(later)) / 100 <= 4  # those of a quarter of a second together
     # The first is at the start, the second anywhere in the first interval.
     pairs = (pair for times in per_engine.values() for pair in itertools.pairwise(times[1:]))
     gaps = [after - before for before, after in pairs]
