@@ -91,6 +91,7 @@ class Engine:
         self.cache = Cache(capacity)
         self.outstanding = 0
         self.penalty = 0.0
+        self.closed = True
         self.busy_until_s = 0.0
         self.blocks = 0
         self.tokens = 0

@@ -47,7 +47,6 @@ class Ours(_Policy):
         told: bool = True,
     ) -> None:
         super().__init__(engines, capacity, seed)
-        self.usable = frozenset(engines)
         self.routers: list[Affinity[Engine]] = []
         for _ in range(routers):
             affinity: Affinity[Engine] = Affinity()
@@ -59,7 +58,7 @@ class Ours(_Policy):
 
     def choose(self, request: Request) -> Engine:
         self.router = self.rng.choice(self.routers)
-        engine = self.router.choose(request.hashes, self.usable, self.rng)
+        engine = self.router.choose(request.hashes, self.rng)
         if engine is None:
             engine = choose(self.engines, (), self.rng)
         assert engine is not None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -23,10 +23,12 @@ from exaslurm.router.ring import Ring
 
 class Loaded(Protocol):
     """What the choice looks at. ``outstanding``: requests that this router sent there and that are
-    not finished; ``penalty``: what else weighs on it, in requests (finite)."""
+    not finished; ``penalty``: what else weighs on it, in requests (finite); ``closed``: whether it
+    may be chosen now (its breaker is closed)."""
 
     outstanding: int
     penalty: float
+    closed: bool
 
     @property
     def ident(self) -> str:
@@ -136,13 +138,12 @@ class Affinity(Generic[L]):
     def choose(
         self,
         keys: Sequence[int],
-        usable: Container[L],
         rng: random.Random,
         tried: Collection[L] = (),
         fits: Callable[[L], bool] | None = None,
     ) -> L | None:
-        """The replica for a prompt of the blocks ``keys``: one of ``usable`` (a set), none of
-        ``tried``, and one that ``fits``, if only some can serve it.
+        """The replica for a prompt of the blocks ``keys``: none of ``tried``, and one that
+        ``fits``, if only some can serve it.
 
         None: affinity has nothing to say; take the less loaded of two.
         """
@@ -154,14 +155,15 @@ class Affinity(Generic[L]):
             home: Any = owner.target
             over = owner.work - self._work / len(self._engines)
             if (
-                home in usable
+                home is not None
+                and home.closed
                 and home not in tried
                 and over * _SHARE_COST <= self._extents[len(keys)] * self._unit
                 and (fits is None or fits(home))
             ):
                 load = home.outstanding + home.penalty
                 if load > _IDLE_SLACK:
-                    self._sample(usable, rng)
+                    self._sample(rng)
                 if load <= self._mean_load + _IDLE_SLACK:
                     self._found = None
                     self._last, self._whole = owner, keys
@@ -188,7 +190,7 @@ class Affinity(Generic[L]):
         points, items = self._ring.points, self._ring.items
         size = len(points)
         key = keys[common] if common < count else keys[-1]
-        index = self._sample(usable, rng)
+        index = self._sample(rng)
         options += (
             (items[bisect_right(points, key) - size], whole),
             (items[bisect_right(points, key * _SPREAD & _WORD) - size], whole + _NEXT_HOME_COST),
@@ -197,7 +199,7 @@ class Affinity(Generic[L]):
         )
         best = self._cheapest(options)
         while best is not None and (
-            best not in usable or best in tried or (fits is not None and not fits(best))
+            not best.closed or best in tried or (fits is not None and not fits(best))
         ):
             options = [option for option in options if option[0].target is not best]
             best = self._cheapest(options)
@@ -206,7 +208,6 @@ class Affinity(Generic[L]):
     def stay(
         self,
         key: int,
-        usable: Container[L],
         rng: random.Random,
         tried: Collection[L] = (),
         fits: Callable[[L], bool] | None = None,
@@ -215,17 +216,18 @@ class Affinity(Generic[L]):
         router, as long as its load allows it, then the next. For the rest as `choose`."""
         if not self._engines:
             return None
-        self._sample(usable, rng)
+        self._sample(rng)
         points, items = self._ring.points, self._ring.items
         first = bisect_right(points, key)
         limit = self._mean_load * LOAD_FACTOR + LOAD_SLACK
         for index in range(first, first + _LONGEST_WALK):
             target = items[index % len(items)].target
             if (
-                target in usable
+                target is not None
+                and target.closed
                 and target not in tried
-                and target.outstanding + target.penalty <= limit  # type: ignore[union-attr]
-                and (fits is None or fits(target))  # type: ignore[arg-type]
+                and target.outstanding + target.penalty <= limit
+                and (fits is None or fits(target))
             ):
                 return target
         return None
@@ -242,13 +244,13 @@ class Affinity(Generic[L]):
         two = _two(entry.owners, rng)
         return two[0] if two[0].work <= two[-1].work else two[-1]
 
-    def _sample(self, usable: Container[L], rng: random.Random) -> int:
+    def _sample(self, rng: random.Random) -> int:
         """A random place on the ring; the load there is one more estimate of the mean."""
         items = self._ring.items
         index = int(rng.random() * len(items))
         target = items[index].target
-        if target in usable:
-            load = target.outstanding + target.penalty  # type: ignore[union-attr]
+        if target is not None and target.closed:
+            load = target.outstanding + target.penalty
             self._mean_load += (load - self._mean_load) * _SMOOTHING
         return index
 
@@ -312,10 +314,10 @@ def _has(entry: _Engine[L] | Shared[_Engine[L]] | None, engine: _Engine[L]) -> b
     return entry is engine
 
 
-def _two(engines: list[_Engine[L]], rng: random.Random) -> list[_Engine[L]]:
+def _two(engines: tuple[_Engine[L], ...], rng: random.Random) -> tuple[_Engine[L], ...]:
     """At most two of them, at random."""
     count = len(engines)
     if count <= 2:
         return engines
     first = int(rng.random() * count)
-    return [engines[first], engines[first - 1]]
+    return engines[first], engines[first - 1]

@@ -329,7 +329,7 @@ class Answering(Call, ABC):
         if self._hedge is not None:
             self._drop_hedge()
         target = self._target
-        if target is not None and not target.breaker.clean and head.status < 500:
+        if target is not None and not target.clean and head.status < 500:
             self._router.table.begins_well(target)
         self.state = PASSING
         self.status = head.status
@@ -461,7 +461,7 @@ class Answering(Call, ABC):
         target.outstanding -= 1
         table = self._router.table
         if healthy:
-            if not target.breaker.clean:
+            if not target.clean:
                 table.succeeded(target)
             if self.first_byte_s is not None:
                 target.latency_s = smooth(target.latency_s, self.first_byte_s - self.sent_s)

@@ -41,16 +41,14 @@ class Shared(Generic[OwnerT]):
     __slots__ = ("differed", "owners")
 
     def __init__(self, owner: OwnerT) -> None:
-        self.owners: list[OwnerT] | None = [owner]
+        self.owners: tuple[OwnerT, ...] | None = (owner,)
         self.differed = 0
 
     def add(self, owner: OwnerT) -> None:
         if self.owners is None or owner in self.owners:
             return
-        self.owners = [other for other in self.owners if other.target is not None]
-        self.owners.append(owner)
-        if len(self.owners) > _MAX_OWNERS:
-            self.owners = None
+        left = [other for other in self.owners if other.target is not None]
+        self.owners = (*left, owner) if len(left) < _MAX_OWNERS else None
 
 
 Found: TypeAlias = tuple[Sequence[int], int, "OwnerT | Shared[OwnerT] | None", int]

@@ -24,13 +24,18 @@ _FULL_KV = 0.9
 class Target:
     """One replica with what this router knows of it.
 
-    ``penalty`` is in requests: what other routers of this host have sent there (``elsewhere``),
-    what its engine says of its queue and cache, and how slow it was. ``latency_s``: what its
-    answers took of late until they began, 0 if not known.
+    ``closed``: it takes requests, and its breaker is closed; ``clean``: a good answer of it would
+    tell nothing new (both are here, too, because they are read for every request, and a breaker
+    is far away in memory where there are thousands). ``penalty`` is in requests: what other
+    routers of this host have sent there (``elsewhere``), what its engine says of its queue and
+    cache, and how slow it was. ``latency_s``: what its answers took of late until they began, 0 if
+    not known.
     """
 
     __slots__ = (
         "breaker",
+        "clean",
+        "closed",
         "domains",
         "elsewhere",
         "endpoint",
@@ -48,25 +53,34 @@ class Target:
     )
 
     def __init__(self, replica: Replica, key: str | None) -> None:
-        self.describe(replica)
         self.endpoint = Endpoint(replica.url, key)
         self.ident = replica.id
         self.label = b"\r\nx-exaslurm-replica: %b\r\n" % replica.id.encode()
         self.outstanding = 0
-        self.elsewhere = 0
         self.penalty = 0.0
         self.latency_s = 0.0
+        self.closed = False
+        self.clean = True
+        self.elsewhere = 0
         self.load: EngineLoad | None = None
         self.load_at_s = 0.0
         self.load_own = 0
         self.breaker = Breaker()
         self.lanes: list[Lane] = []
+        self.describe(replica)
 
     def describe(self, replica: Replica) -> None:
         """This is what is known of it now."""
         self.replica = replica
         self.engine_model = replica.engine_model
         self.domains = (replica.node, replica.switch, replica.cell)
+        self.settle()
+
+    def settle(self) -> None:
+        """What decides whether it gets requests has changed."""
+        breaker = self.breaker
+        self.closed = self.replica.takes_requests and breaker.closed
+        self.clean = breaker.clean
 
 
 class Lane:
@@ -102,13 +116,13 @@ class Lane:
 
     def rebuild(self) -> None:
         self.usable = [target for target in self.members if target.replica.takes_requests]
-        self.closed = [target for target in self.usable if target.breaker.closed]
+        self.closed = [target for target in self.usable if target.closed]
         self._places = {target: place for place, target in enumerate(self.closed)}
         # Of those that are here now: one that has left must not be probed, and one that took no
         # requests for a while, or came from another lane, has to be.
         self._ejected = Ejected()
         for target in self.usable:
-            if not target.breaker.closed:
+            if not target.closed:
                 self._ejected.put(target, target.breaker.retry_at_s)
         known = [target.replica.max_model_len for target in self.usable]
         lengths = [length for length in known if length]
@@ -123,7 +137,7 @@ class Lane:
             return
         closed, places = self.closed, self._places
         place = places.get(target)
-        if target.breaker.closed:
+        if target.closed:
             self._ejected.discard(target)
             if place is None:
                 places[target] = len(closed)
@@ -178,8 +192,8 @@ class Lane:
         if self.affinity is None:
             return None
         if session:
-            return self.affinity.stay(session, self._places, rng, fits=fits)
-        return self.affinity.choose(keys, self._places, rng, fits=fits)
+            return self.affinity.stay(session, rng, fits=fits)
+        return self.affinity.choose(keys, rng, fits=fits)
 
     def _pick_fitting(
         self,
@@ -214,6 +228,7 @@ class Lane:
         probe = self._ejected.next_due(now_s, suits)
         if probe is not None:
             probe.breaker.begin_probe(now_s)
+            probe.settle()
             self._ejected.put(probe, probe.breaker.retry_at_s)
         return probe
 
@@ -424,23 +439,21 @@ class Table:
         return tokens if tokens > lane.lengths[0] or tokens > _LONG_TOKENS else 0
 
     def succeeded(self, target: Target) -> None:
-        if target.breaker.success():
-            _follow(target)
+        _follow(target, target.breaker.success())
 
     def begins_well(self, target: Target) -> None:
         """The first bytes of a good answer are there."""
-        if target.breaker.begins_well():
-            _follow(target)
+        _follow(target, target.breaker.begins_well())
 
     def failed(self, target: Target, now_s: float, *, fatal: bool = False) -> None:
-        if target.breaker.failure(now_s, fatal=fatal):
-            _follow(target)
+        opens = target.breaker.failure(now_s, fatal=fatal)
+        _follow(target, opens)
+        if opens:
             self.on_eject(target)
 
     def told_nothing(self, target: Target, now_s: float) -> None:
         """A request ended without saying anything about its replica."""
-        if target.breaker.abandon_probe(now_s):
-            _follow(target)
+        _follow(target, target.breaker.abandon_probe(now_s))
 
     def loads(self, loads: Mapping[str, EngineLoad], now_s: float) -> None:
         """What engines say of themselves, by replica."""
@@ -474,10 +487,12 @@ def _takes(target: Target, tokens: int) -> bool:
     return length is None or length >= tokens
 
 
-def _follow(target: Target) -> None:
-    """Its breaker has changed."""
-    for lane in target.lanes:
-        lane.follow(target)
+def _follow(target: Target, changed: bool) -> None:
+    """Its breaker was told something; ``changed``: it has opened or closed by that."""
+    target.settle()
+    if changed:
+        for lane in target.lanes:
+            lane.follow(target)
 
 
 def _address(replica: Replica) -> tuple[str, str | None]:

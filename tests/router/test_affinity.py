@@ -29,6 +29,7 @@ class Target:
         self.ident = f"r{number:04}"
         self.outstanding = outstanding
         self.penalty = penalty
+        self.closed = True
 
     def __repr__(self) -> str:
         return self.ident
@@ -42,18 +43,18 @@ def prompt(*parts: object) -> list[int]:
     return keys
 
 
-def pool(count: int) -> tuple[Affinity[Target], list[Target], frozenset[Target]]:
+def pool(count: int) -> tuple[Affinity[Target], list[Target]]:
     affinity: Affinity[Target] = Affinity()
     targets = [Target(number) for number in range(count)]
     affinity.retain(targets)
-    return affinity, targets, frozenset(targets)
+    return affinity, targets
 
 
 def send(
     affinity: Affinity[Target], keys: list[int], targets: Collection[Target], rng: random.Random
 ) -> Target:
     """As the router does: affinity, or the less loaded of two."""
-    target = affinity.choose(keys, frozenset(targets), rng) or choose(list(targets), (), rng)
+    target = affinity.choose(keys, rng) or choose(list(targets), (), rng)
     assert target is not None
     affinity.sent(keys, target)
     return target
@@ -70,7 +71,6 @@ class Step:
         self.affinity: Affinity[Target] = Affinity(capacity=64)
         self.rng = random.Random(data.draw(st.integers(0, 1000)))
         self.known: list[Target] = []
-        self.usable: set[Target] = set()
         self.number = 0
 
     def run(self) -> None:
@@ -79,7 +79,6 @@ class Step:
             self.number += 1
             target = Target(self.number, self.data.draw(st.integers(0, 9)))
             self.known.append(target)
-            self.usable.add(target)
             self.affinity.retain(self.known)
         elif move == "ask":
             self.ask()
@@ -87,11 +86,11 @@ class Step:
             target = self.data.draw(st.sampled_from(self.known))
             if move == "restart":
                 self.affinity.forget(target)
+            elif move == "eject":
+                target.closed = not target.closed
             else:
-                self.usable.discard(target)
-                if move == "leave":
-                    self.known.remove(target)
-                    self.affinity.retain(self.known)
+                self.known.remove(target)
+                self.affinity.retain(self.known)
 
     def ask(self) -> None:
         keys = prompt(*self.data.draw(st.lists(st.integers(0, 2), max_size=6)))
@@ -99,12 +98,12 @@ class Step:
         odd = self.data.draw(st.booleans())
         fits = (lambda target: int(target.ident[1:]) % 2 == 1) if odd else None
         if keys and self.data.draw(st.booleans()):
-            target = self.affinity.stay(keys[0], self.usable, self.rng, tried, fits)
+            target = self.affinity.stay(keys[0], self.rng, tried, fits)
         else:
-            target = self.affinity.choose(keys, self.usable, self.rng, tried, fits)
+            target = self.affinity.choose(keys, self.rng, tried, fits)
         if target is not None:
             assert target in self.known
-            assert target in self.usable
+            assert target.closed
             assert target not in tried
             assert fits is None or fits(target)
         elif self.known:
@@ -128,20 +127,22 @@ def test_never_one_that_is_gone_or_unusable_or_was_tried_or_does_not_fit(
 def test_nothing_to_say_without_keys_or_replicas_or_room() -> None:
     rng = random.Random(1)
     empty: Affinity[Target] = Affinity()
-    assert empty.choose(prompt(1), frozenset(), rng) is None
+    assert empty.choose(prompt(1), rng) is None
     empty.sent(prompt(1), Target(1))
-    affinity, targets, usable = pool(3)
-    assert affinity.choose([], usable, rng) is None
-    assert affinity.choose(prompt(1), frozenset(), rng) is None
-    assert affinity.choose(prompt(1), usable, rng, targets) is None
-    assert affinity.choose(prompt(1), usable, rng, (), lambda _: False) is None
+    affinity, targets = pool(3)
+    assert affinity.choose([], rng) is None
+    assert affinity.choose(prompt(1), rng, targets) is None
+    assert affinity.choose(prompt(1), rng, (), lambda _: False) is None
+    for target in targets:
+        target.closed = False
+    assert affinity.choose(prompt(1), rng) is None
 
 
 # Following
 
 
 def test_a_conversation_stays_where_it_was() -> None:
-    affinity, targets, _ = pool(32)
+    affinity, targets = pool(32)
     rng = random.Random(2)
     for number in range(50):
         chosen = {
@@ -154,7 +155,7 @@ def test_a_conversation_stays_where_it_was() -> None:
 def test_conversations_are_told_apart_behind_a_head_that_all_share(head: int) -> None:
     """The depth at which prompts branch is found: every conversation is followed, and they are
     spread, however long the common system prompt is."""
-    affinity, targets, _ = pool(16)
+    affinity, targets = pool(16)
     rng = random.Random(3)
     common = [f"head {index}" for index in range(head)]
     warm, count = 300, 400
@@ -172,19 +173,18 @@ def test_conversations_are_told_apart_behind_a_head_that_all_share(head: int) ->
 
 
 def test_routers_that_share_nothing_agree_on_prompts_they_have_not_seen() -> None:
-    one, targets, usable = pool(300)
+    one, targets = pool(300)
     other: Affinity[Target] = Affinity()
     other.retain(random.Random(4).sample(targets, 300))
     for number in range(500):
         keys = prompt(number, 1, 2)
-        there = other.choose(keys, usable, random.Random(number))
-        assert one.choose(keys, usable, random.Random(-number)) is there is not None
+        there = other.choose(keys, random.Random(number))
+        assert one.choose(keys, random.Random(-number)) is there is not None
 
 
 def test_they_agree_behind_a_head_that_all_share() -> None:
     """Each has found the depth at which prompts branch; not by the head alone do they agree."""
     targets = [Target(number) for number in range(64)]
-    usable = frozenset(targets)
     routers: list[Affinity[Target]] = [Affinity(), Affinity()]
     rng = random.Random(16)
     head = [f"head {index}" for index in range(20)]
@@ -195,86 +195,87 @@ def test_they_agree_behind_a_head_that_all_share() -> None:
     agreed: Counter[Target | None] = Counter()
     for number in range(500):
         keys = prompt(*head, ("new", number), 1, 2)
-        one, two = (affinity.choose(keys, usable, rng) for affinity in routers)
+        one, two = (affinity.choose(keys, rng) for affinity in routers)
         agreed[one] += one is two
     assert agreed.total() >= 300
     assert len(+agreed) >= 32
 
 
 def test_a_replica_more_or_less_moves_few_prompts() -> None:
-    affinity, targets, usable = pool(100)
+    affinity, targets = pool(100)
     rng = random.Random(5)
-    before = {n: affinity.choose(prompt(n), usable, rng) for n in range(2000)}
+    before = {n: affinity.choose(prompt(n), rng) for n in range(2000)}
     affinity.retain(targets[1:])
-    fewer = {n: affinity.choose(prompt(n), frozenset(targets[1:]), rng) for n in range(2000)}
+    fewer = {n: affinity.choose(prompt(n), rng) for n in range(2000)}
     assert {before[n] for n in before if before[n] is not fewer[n]} == {targets[0]}
     affinity.retain(targets)
-    assert {n: affinity.choose(prompt(n), usable, rng) for n in range(2000)} == before
+    assert {n: affinity.choose(prompt(n), rng) for n in range(2000)} == before
     newcomer = Target(999)
     affinity.retain([*targets, newcomer])
-    more = {n: affinity.choose(prompt(n), usable | {newcomer}, rng) for n in range(2000)}
+    more = {n: affinity.choose(prompt(n), rng) for n in range(2000)}
     moved = [n for n in before if before[n] is not more[n]]
     assert 0 < len(moved) < 100
     assert {more[n] for n in moved} == {newcomer}
 
 
 def test_a_session_stays_in_every_router_until_its_replica_is_loaded() -> None:
-    one, targets, usable = pool(300)
+    one, targets = pool(300)
     other: Affinity[Target] = Affinity()
     other.retain(targets[::-1])
     rng = random.Random(18)
     sessions = [prompt("session", number)[-1] for number in range(3000)]
-    homes = [one.stay(session, usable, rng) for session in sessions]
+    homes = [one.stay(session, rng) for session in sessions]
     assert None not in homes
-    assert homes == [other.stay(session, usable, rng) for session in sessions]
+    assert homes == [other.stay(session, rng) for session in sessions]
     assert len(set(homes)) > 280
     busy = homes[0]
     assert busy is not None
     busy.outstanding = 100
-    moved = one.stay(sessions[0], usable, rng)
+    moved = one.stay(sessions[0], rng)
     assert moved not in (None, busy)
-    assert one.stay(sessions[0], usable, rng, [moved]) not in (None, busy, moved)  # type: ignore[list-item]
+    assert one.stay(sessions[0], rng, [moved]) not in (None, busy, moved)  # type: ignore[list-item]
     busy.outstanding = 1
-    assert one.stay(sessions[0], usable, rng) is busy
-    assert Affinity[Target]().stay(1, usable, rng) is None
+    assert one.stay(sessions[0], rng) is busy
+    assert Affinity[Target]().stay(1, rng) is None
 
 
 def test_an_ejected_replica_gets_its_conversations_back() -> None:
-    affinity, targets, usable = pool(20)
+    affinity, targets = pool(20)
     rng = random.Random(6)
     keys = prompt("long", *range(50))
     first = send(affinity, keys, targets, rng)
-    assert affinity.choose(keys, usable - {first}, rng) not in (None, first)
-    affinity.retain(targets)
-    assert affinity.choose(keys, usable, rng) is first
+    first.closed = False
+    assert affinity.choose(keys, rng) not in (None, first)
+    first.closed = True
+    assert affinity.choose(keys, rng) is first
 
 
 def test_what_a_restarted_replica_had_is_forgotten() -> None:
-    affinity, targets, usable = pool(20)
+    affinity, targets = pool(20)
     rng = random.Random(7)
     keys = prompt("long", *range(50))
-    home = affinity.choose(keys, usable, rng)
+    home = affinity.choose(keys, rng)
     other = next(target for target in targets if target is not home)
     affinity.sent(keys, other)
-    assert affinity.choose(keys, usable, rng) is other
+    assert affinity.choose(keys, rng) is other
     affinity.forget(other)
-    assert affinity.choose(keys, usable, rng) is home
+    assert affinity.choose(keys, rng) is home
 
 
 def test_what_the_caches_have_no_room_for_is_forgotten() -> None:
-    affinity, targets, usable = pool(20)
+    affinity, targets = pool(20)
     rng = random.Random(8)
     keys = prompt("old", *range(15))  # 16 blocks of 256 bytes
-    home = affinity.choose(keys, usable, rng)
+    home = affinity.choose(keys, rng)
     other = next(target for target in targets if target is not home)
     affinity.room = 100 * 16 * 256.0
     affinity.sent(keys, other)
     for number in range(50):
         send(affinity, prompt(number, *range(15)), targets, rng)
-    assert affinity.choose(keys, usable, rng) is other
+    assert affinity.choose(keys, rng) is other
     for number in range(200):
         send(affinity, prompt(-number, *range(15)), targets, rng)
-    assert affinity.choose(keys, usable, rng) is not other
+    assert affinity.choose(keys, rng) is not other
 
 
 # Load
@@ -308,7 +309,7 @@ def closed_loop(
 
 @pytest.mark.parametrize("in_flight", [64, 640, 3200])
 def test_a_hot_prompt_gets_as_many_owners_as_it_needs(in_flight: int) -> None:
-    affinity, targets, _ = pool(64)
+    affinity, targets = pool(64)
     rng = random.Random(9)
     hot = prompt("hot", *range(30))
     counts = closed_loop(affinity, targets, iter(lambda: hot, None), in_flight, 20_000, rng)
@@ -317,7 +318,7 @@ def test_a_hot_prompt_gets_as_many_owners_as_it_needs(in_flight: int) -> None:
 
 
 def test_a_prompt_that_is_not_hot_has_one_owner() -> None:
-    affinity, targets, _ = pool(64)
+    affinity, targets = pool(64)
     rng = random.Random(10)
     calm = prompt("calm", *range(30))
     counts = closed_loop(affinity, targets, iter(lambda: calm, None), 3, 2000, rng)
@@ -326,7 +327,7 @@ def test_a_prompt_that_is_not_hot_has_one_owner() -> None:
 
 def test_equal_loads_are_spread() -> None:
     """Requests that end at once leave every replica with the same load: none gets them all."""
-    affinity, targets, _ = pool(16)
+    affinity, targets = pool(16)
     rng = random.Random(11)
     counts = Counter(send(affinity, prompt(n, 1), targets, rng) for n in range(8000))
     assert max(counts.values()) <= 1.15 * 8000 / 16
@@ -349,18 +350,17 @@ def test_a_choice_looks_at_a_few_replicas_however_many_there_are() -> None:
     affinity: Affinity[Target] = Affinity()
     targets: list[Target] = [Watched(number) for number in range(3072)]
     affinity.retain(targets)
-    usable = frozenset(targets)
     rng = random.Random(17)
     for number in range(500):
         keys = prompt("head", number % 50, *range(number % 7))
         before = looked
-        target = affinity.choose(keys, usable, rng)
+        target = affinity.choose(keys, rng)
         assert looked - before <= 8
         affinity.sent(keys, target or targets[0])
 
 
 def test_replicas_that_are_slow_get_less() -> None:
-    affinity, targets, _ = pool(16)
+    affinity, targets = pool(16)
     for target in targets[:4]:
         target.penalty = 30.0
     rng = random.Random(12)
@@ -369,7 +369,7 @@ def test_replicas_that_are_slow_get_less() -> None:
 
 
 def test_a_new_replica_is_not_given_everything() -> None:
-    affinity, targets, _ = pool(8)
+    affinity, targets = pool(8)
     rng = random.Random(13)
     for number in range(20_000):  # Long enough for the accounts to be scaled down.
         send(affinity, prompt(number, 1), targets, rng)
@@ -384,7 +384,7 @@ def test_a_new_replica_is_not_given_everything() -> None:
 
 
 def test_memory_is_bounded_under_a_million_prompts() -> None:
-    affinity, targets, _ = pool(64)
+    affinity, targets = pool(64)
     before = resident_bytes()
     key = 0
     for number in range(1_000_000):
@@ -411,8 +411,7 @@ def test_a_long_conversation_takes_few_entries() -> None:
 
 
 def test_replicas_that_left_are_let_go() -> None:
-    affinity, targets, usable = pool(50)
-    del usable
+    affinity, targets = pool(50)
     rng = random.Random(15)
     for number in range(500):
         send(affinity, prompt(number, 1, 2), targets, rng)

@@ -276,7 +276,9 @@ def test_whatever_happens_the_closed_ones_are_those_whose_breaker_is() -> None:
     for _ in range(4000):
         now_s += rng.random()
         target = rng.choice(list(table.targets))
-        match rng.randrange(12):
+        match rng.randrange(13):
+            case 12:
+                table.failed(target, now_s)
             case 0 | 1 | 2:
                 table.failed(target, now_s, fatal=True)
             case 3:
@@ -288,7 +290,8 @@ def test_whatever_happens_the_closed_ones_are_those_whose_breaker_is() -> None:
             case 7:
                 draining = [rng.random() < 0.1 for _ in replicas]
                 known = zip(replicas, draining, strict=True)
-                table.update([dataclasses.replace(one, draining=it) for one, it in known])
+                pid = rng.choice([1, 1, 1, 2])  # sometimes all are restarted
+                table.update([dataclasses.replace(one, draining=it, pid=pid) for one, it in known])
             case _:
                 group = table.group(rng.choice("ab"))
                 assert group is not None
@@ -297,6 +300,9 @@ def test_whatever_happens_the_closed_ones_are_those_whose_breaker_is() -> None:
                 if found is not None and found[0].breaker.state == "probing":
                     told.append(found[0].ident)
                     assert was[found[0].ident] <= now_s or not group.closed
+        for one in table.targets:
+            assert one.closed == (one.replica.takes_requests and one.breaker.closed)
+            assert one.clean == one.breaker.clean
         for each in table.groups:
             closed = {one for one in each.usable if one.breaker.closed}
             assert len(each.closed) == len(closed)

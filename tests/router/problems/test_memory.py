@@ -61,17 +61,15 @@ def test_prompts_are_forgotten(replaced: bool) -> None:
     rng = random.Random(1)
     alive = targets(range(16))
     affinity.retain(alive)
-    usable = set(alive)
 
     def some(numbers: range) -> None:
-        nonlocal alive, usable
+        nonlocal alive
         for number in numbers:
             if replaced and number % 1000 == 0:
                 alive = [*alive[1:], *targets(range(16 + number // 1000, 17 + number // 1000))]
-                usable = set(alive)
                 affinity.retain(alive)
             keys = blocks(b"%d " % number * 200, 0)
-            target = affinity.choose(keys, usable, rng) or alive[number % 16]
+            target = affinity.choose(keys, rng) or alive[number % 16]
             affinity.sent(keys, target)
 
     some(range(count // 4))  # full by now
