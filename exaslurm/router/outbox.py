@@ -21,16 +21,18 @@ _LARGE_BYTES: Final = 16 * 1024
 class Outbox:
     """What is to be written, for each connection in the order it came. Made inside the event loop.
 
-    Who writes to such a connection directly, or closes it, says ``flush`` before.
+    Who writes to such a connection directly, or closes it, says ``flush`` before. ``turn``: how
+    often everything was written; what came since it was the same still waits.
     """
 
-    __slots__ = ("_loop", "_to_clients", "_to_engines", "_waits")
+    __slots__ = ("_loop", "_to_clients", "_to_engines", "_waits", "turn")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._to_engines: list[tuple[asyncio.Transport, bytes]] = []
         self._to_clients: list[tuple[asyncio.Transport, bytes]] = []
         self._waits = False
+        self.turn = 0
 
     def to_engine(self, transport: asyncio.Transport, data: bytes) -> None:
         """Write ``data`` when this turn has read everything, if the connection is open then."""
@@ -51,6 +53,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Write everything now."""
+        self.turn += 1
         pending, self._to_engines = self._to_engines, []
         _write(pending)
         pending, self._to_clients = self._to_clients, []

@@ -151,10 +151,12 @@ class Connection:
         "_head_bytes",
         "_headers",
         "_memory",
+        "_outbox",
         "_parser",
         "_patient",
         "_reused",
         "_sock",
+        "_turn",
         "between_chunks",
         "colder",
         "direct",
@@ -180,6 +182,8 @@ class Connection:
         self.keep = False
         self._headers: Headers = []
         self._memory = memory
+        self._outbox: Outbox | None = None
+        self._turn = 0
         self._parser: Any = httptools.HttpResponseParser(self)
         self._dead_peer_ms = dead_peer_ms
         self._sock: Any = None
@@ -205,8 +209,10 @@ class Connection:
         """Send a request; ``receiver`` gets the answer."""
         self.receiver = receiver
         if len(head) + len(body) <= _PATIENT_BYTES:
+            self._outbox, self._turn = outbox, outbox.turn
             outbox.to_engine(self.transport, head + body)
             return
+        self._outbox = None
         if self._sock is not None:
             self._patient = True
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _PATIENT_MS)
@@ -228,6 +234,13 @@ class Connection:
             return
         begins = self._begins
         if begins:
+            outbox = self._outbox
+            if outbox is not None and outbox.turn == self._turn:
+                # The request has not left yet: this is no answer to it, but more than the one
+                # before was said to have.
+                self.transport.abort()
+                self._end("it sent more than it had announced", Loss.STALE)
+                return
             if self._patient:
                 self._patient = False
                 self._sock.setsockopt(

@@ -16,9 +16,9 @@ import pytest
 
 from exaslurm.core.canary import Canary
 from exaslurm.core.limits import Limits
-from exaslurm.router.heads import Memory
+from exaslurm.router.heads import AnswerHead, Memory
 from exaslurm.router.outbox import Outbox
-from exaslurm.router.upstream import Connection, Endpoint
+from exaslurm.router.upstream import Connection, Endpoint, Loss
 from tests.tools.callers import SMALL, request
 from tests.tools.farm import Peer, farm_of, plain
 from tests.tools.fleet import Router, wait_for
@@ -226,34 +226,85 @@ def test_an_idle_connection_gets_its_time_at_a_hand_over(router: Router) -> None
         assert closing == [False]
 
 
+class Wire:
+    """A connection to an engine, as far as the router's side of it goes."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+        self.aborted = False
+
+    def writelines(self, parts: object) -> None:
+        self.written.append(parts)
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def connection(self) -> Connection:
+        connection = Connection(Endpoint("http://127.0.0.1:1", None), 2000, Memory())
+        connection.transport = self  # type: ignore[assignment]
+        return connection
+
+
 def test_a_long_head_has_the_time_of_a_long_body() -> None:
     """An engine that does not read for a while must not lose it (TCP_USER_TIMEOUT)."""
 
-    class Transport:
-        def __init__(self) -> None:
-            self.written: list[Any] = []
-
-        def writelines(self, parts: object) -> None:
-            self.written.append(parts)
-
-        def write(self, data: bytes) -> None:
-            self.written.append(data)
-
-        def is_closing(self) -> bool:
-            return False
-
     async def sent(head: bytes, body: bytes) -> list[Any]:
-        connection = Connection(Endpoint("http://127.0.0.1:1", None), 2000, Memory())
-        connection.transport = transport = Transport()  # type: ignore[assignment]
+        wire = Wire()
         outbox = Outbox()
-        connection.send(None, head, body, outbox)  # type: ignore[arg-type]
+        wire.connection().send(None, head, body, outbox)  # type: ignore[arg-type]
         outbox.flush()
-        return transport.written
+        return wire.written
 
     small = asyncio.run(sent(b"head", b"body"))
     assert small == [b"headbody"]
     (large,) = asyncio.run(sent(b"h" * 100_000, b"body"))
     assert large == (b"h" * 100_000, b"body")
+
+
+class Asking:
+    """Who sent a request. ``heard``: what came of it."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def answered(self, _: Connection, head: AnswerHead, body: bytes) -> bool:
+        self.heard.append((head.status, body))
+        return True
+
+    def received(self, connection: Connection, _: bytes) -> None:
+        assert connection.head is not None
+        self.heard.append((connection.head.status, connection.body()))
+
+    def lost(self, _: str, loss: Loss) -> None:
+        self.heard.append(loss)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["it waits", "it has left"])
+def test_what_comes_before_a_request_has_left_is_no_answer_to_it(leaves: bool) -> None:
+    """An engine that sent more than it had announced answered the next client with that."""
+    secret = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecret"
+
+    async def ask() -> tuple[Asking, Wire]:
+        asking, wire = Asking(), Wire()
+        outbox = Outbox()
+        connection = wire.connection()
+        connection.send(asking, b"head", b"body", outbox)
+        if leaves:
+            outbox.flush()
+        connection.data_received(secret)
+        outbox.flush()
+        return asking, wire
+
+    asking, wire = asyncio.run(ask())
+    assert wire.aborted is not leaves
+    assert wire.written == ([b"headbody"] if leaves else [])
+    assert asking.heard == ([(200, b"secret")] if leaves else [Loss.STALE])
 
 
 def test_requests_go_where_their_answers_have_room(make_router: MakeRouter) -> None:
