@@ -31,16 +31,22 @@ class TlsFiles:
 class Certificate:
     """A server's TLS context, kept up to date with its files.
 
-    A context may be given another certificate while connections use it: they go on, and new ones
-    get the new certificate.
+    Connections go on as they began; new ones get the new certificate. That is in a context of its
+    own, which each handshake is given: one that is in use must not be loaded anew, since meanwhile
+    it has a certificate without its key, and OpenSSL may fall over it.
     """
 
     def __init__(self, files: TlsFiles) -> None:
         """UserError if the files cannot be used."""
         self._files = files
         self._pem = _read(files)
-        self.context = _context(self._pem, files)
+        self.context = self._newest = _context(self._pem, files)
+        self.context.sni_callback = self._begins
         self._check_mode()
+
+    def _begins(self, handshake: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+        """A handshake, with a name or without."""
+        handshake.context = self._newest
 
     @property
     def leaf(self) -> str:
@@ -55,11 +61,9 @@ class Certificate:
             pem = _read(self._files)
             if pem == self._pem:
                 return
-            # A key that does not fit would leave the live context with half of each.
-            _context(pem, self._files)
+            self._newest = _context(pem, self._files)
         except UserError as error:
             raise StateError(f"going on with the old certificate: {error}") from None
-        _load(self.context, pem)
         self._pem = pem
         log.info("new certificate from %s", self._files.cert)
         self._check_mode()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
+import itertools
 import shutil
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -68,6 +71,43 @@ def test_a_new_certificate_is_taken_and_connections_stay(
         assert [served_name(port) for _ in range(6)] == ["two"] * 6
         assert client.get("/health").status_code == 200  # on the connection of before
     assert "private key" not in gateway.said
+
+
+async def test_no_handshake_fails_while_certificates_change(tmp_path: Path) -> None:
+    one, two = make_certificate(tmp_path, "one"), make_certificate(tmp_path, "two")
+    live = TlsFiles(tmp_path / "live.pem", tmp_path / "live.key")
+
+    def put(files: tuple[Path, Path]) -> None:
+        shutil.copy(files[0], live.cert)
+        shutil.copy(files[1], live.key)
+
+    put(one)
+    certificate = Certificate(live)
+    over = threading.Event()
+
+    def change() -> int:
+        """Newest certificates, as fast as they can be read."""
+        for number in itertools.count():
+            put((one, two)[number % 2])
+            certificate.refresh()
+            if over.is_set():
+                return number
+        raise AssertionError
+
+    server = await asyncio.start_server(
+        lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=certificate.context
+    )
+    port = server.sockets[0].getsockname()[1]
+    trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+    changing = asyncio.create_task(asyncio.to_thread(change))
+    async with server:
+        for _ in range(300):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+            assert await reader.read() == b""
+            writer.close()
+        over.set()
+    assert await changing > 20
 
 
 @pytest.mark.parametrize("workers", [1, 2])
