@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from exaslurm.router.blocks import EXTENTS
 from exaslurm.router.prefixes import CAPACITY, Found, Prefixes, Shared
 from exaslurm.router.ring import Ring
+from exaslurm.router.weights import UNWANTED
 
 
 class Loaded(Protocol):
@@ -249,7 +250,7 @@ class Affinity(Generic[L]):
         items = self._ring.items
         index = int(rng.random() * len(items))
         target = items[index].target
-        if target is not None and target.closed:
+        if target is not None and target.closed and target.penalty < UNWANTED:
             load = target.outstanding + target.penalty
             self._mean_load += (load - self._mean_load) * _SMOOTHING
         return index

@@ -3,6 +3,7 @@ before the application by ``RouterProtocol``."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
@@ -86,6 +87,7 @@ class _Pages:
         self._router = router
         self._siblings = siblings
         self._table = router.table
+        self._scraped = asyncio.Lock()
 
     def routes(self) -> Sequence[BaseRoute]:
         return [
@@ -138,10 +140,12 @@ class _Pages:
 
     async def metrics(self, request: Request) -> Response:
         self._key(request)
-        own = self._router.metrics.families()
-        live, ended = await others(self._siblings, own)
-        families = merge([own, *live], ended)
-        return Response(render(families), headers={"content-type": CONTENT_TYPE})
+        # One page after the other, and not in the event loop: with many models it has megabytes.
+        async with self._scraped:
+            own = self._router.metrics.families()
+            live, ended = await others(self._siblings, own)
+            page = await asyncio.to_thread(lambda: render(merge([own, *live], ended)))
+        return Response(page, headers={"content-type": CONTENT_TYPE})
 
     async def status(self, request: Request) -> Response:
         self._key(request)

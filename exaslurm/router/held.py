@@ -19,6 +19,8 @@ from exaslurm.router.key_use import refusal
 WAKE_FULL = "wake_full"
 WAKE_TIMEOUT = "wake_timeout"
 _RETRY_S = 30.0
+# In one turn of the event loop: each opens a connection, and the streams of others go on meanwhile.
+_WOKEN_AT_ONCE = 64
 
 
 class Sleeper(Entry, Protocol):
@@ -29,16 +31,19 @@ class Sleeper(Entry, Protocol):
 
 
 class Held:
-    """The requests of one router process that wait for a replica. ``clock``: monotonic seconds."""
+    """The requests of one router process that wait for a replica. ``clock``: monotonic seconds;
+    ``soon``: has something done in the next turn of the event loop."""
 
     def __init__(
         self,
         limits: Limits,
         admission: Admission,
+        soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
         self._admission = admission
+        self._soon = soon
         self._clock = clock
         # In the order they came, which is that of their deadlines.
         self._waiting: OrderedDict[Sleeper, float] = OrderedDict()
@@ -71,10 +76,16 @@ class Held:
             self._admission.leave(request, 0)
 
     def wake(self, model: str) -> None:
-        """A replica serves a name: those that wait for it go on."""
-        for request in [one for one in self._waiting if one.model == model]:
+        """A replica serves a name: those that wait for it go on, in the order they came."""
+        self._go_on([one for one in self._waiting if one.model == model])
+
+    def _go_on(self, woken: list[Sleeper]) -> None:
+        for request in woken[:_WOKEN_AT_ONCE]:
             if self._waiting.pop(request, None) is not None:
                 request.woken()
+        rest = woken[_WOKEN_AT_ONCE:]
+        if rest:
+            self._soon(lambda: self._go_on(rest))
 
     def sweep(self, now_s: float) -> None:
         """Refuse those who have waited too long. To be called a few times a second."""

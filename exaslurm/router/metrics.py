@@ -224,7 +224,8 @@ class Metrics:
         for (_, model, _), one in self._series.items():
             seconds[model] = seconds.get(model, 0.0) + one.seconds_s
         for call in calls:
-            seconds[call.model] = seconds.get(call.model, 0.0) + now_s - call.started_s
+            if call.model != UNKNOWN_MODEL:  # else its time would be taken back when that is known
+                seconds[call.model] = seconds.get(call.model, 0.0) + now_s - call.started_s
         return [
             Family(
                 "exaslurm_router_busy_seconds_total",

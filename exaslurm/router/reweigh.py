@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from exaslurm.errors import StateError
 from exaslurm.router.loads import NO_SLOT, Loads
 from exaslurm.router.table import Group, Target
-from exaslurm.router.weights import forget, median, penalty
+from exaslurm.router.weights import UNWANTED, forget, median, penalty
 
-# A replica of weight 0 gets requests only where there is no other.
-_LEAST_WEIGHT = 1e-6
+# That of weight 0 is unwanted, whatever else is said of it.
+_LEAST_WEIGHT = 0.1 / UNWANTED
 
 
 class Weigher:

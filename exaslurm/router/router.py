@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
@@ -104,7 +104,7 @@ class Router:
         self.by_prefix = config.policy == "affinity"
         self.table = Table(key=config.internal_key, by_prefix=self.by_prefix, canary=config.canary)
         self.admission = Admission(config.limits, quotas=quotas, processes=config.processes)
-        self.held = Held(config.limits.of_one(config.processes), self.admission)
+        self.held = Held(config.limits.of_one(config.processes), self.admission, self._soon)
         self.held_counts: Mapping[str, int] = {}
         """How many wait for a first replica, by served name, of late. For any thread."""
         self.budget = RetryBudget()
@@ -307,6 +307,9 @@ class Router:
         return RequestError(503, message, headers=self._retry, cause="router_full")
 
     # Time.
+
+    def _soon(self, step: Callable[[], None]) -> None:
+        self._loop.call_soon(step)
 
     def _sweep(self) -> None:
         """Everything that happens because time passes."""

@@ -37,19 +37,19 @@ async def others(
     """
     if siblings is None:
         return [], []
-    raw, taken_s = dump(own), time.monotonic()
+    taken_s = time.monotonic()
 
-    def exchange() -> tuple[list[bytes], list[bytes]]:
+    def exchange() -> tuple[list[list[Family]], list[list[Family]]]:
         if own:
-            siblings.write(raw, taken_s=taken_s)
-        return siblings.read()
+            siblings.write(dump(own), taken_s=taken_s)
+        live, ended = siblings.read()
+        return _readable(live), _readable(ended)
 
     try:
-        live, ended = await asyncio.to_thread(exchange)
+        return await asyncio.to_thread(exchange)
     except StateError as error:
         log.warning("figures of this process alone: %s", error)
         return [], []
-    return _readable(live), _readable(ended)
 
 
 def total(families: Sequence[Sequence[Family]], name: str) -> float:

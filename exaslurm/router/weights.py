@@ -11,11 +11,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
+from typing import Final
 
 from exaslurm.core.cell import EngineLoad
 
 # Nothing weighs more, so that no replica is left out for good.
 MOST = 256.0
+# Whose penalty is so large gets requests only where there is no other; it is no measure of what is
+# usual.
+UNWANTED: Final = 1e5
 # Figures count in full when fresh, and no more when so old.
 FORGOTTEN_AFTER_S = 30.0
 # What others have sent is the engine's count less our own; the two are not of the same moment.

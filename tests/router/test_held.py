@@ -56,7 +56,17 @@ class Desk:
     def __init__(self, **limits: Any) -> None:
         self.now_s = 1000.0
         self.admission = Admission(Limits(**limits), self.clock)
-        self.held = Held(Limits(**limits), self.admission, self.clock)
+        self.turns: list[Callable[[], None]] = []
+        self.held = Held(Limits(**limits), self.admission, self.turns.append, self.clock)
+
+    def wake(self, model: str) -> int:
+        """How many turns of the event loop it took."""
+        self.held.wake(model)
+        taken = 1
+        while self.turns:
+            self.turns.pop(0)()
+            taken += 1
+        return taken
 
     def clock(self) -> float:
         return self.now_s
@@ -91,7 +101,7 @@ class TestHeld:
         desk = Desk()
         (mine,), (other,) = desk.hold(model="a"), desk.hold(model="b")
         assert desk.held.counts() == {"a": 1, "b": 1}
-        desk.held.wake("a")
+        desk.wake("a")
         assert (mine.told, other.told) == (["woken", "admitted"], [])
         assert desk.held.counts() == {"b": 1}
         assert desk.of(KEY) == KeyFigures(in_flight=1, waiting=0, held=1)
@@ -132,7 +142,7 @@ class TestHeld:
         # Wherever they are, and nobody is asked twice.
         with pytest.raises(RequestError, match="2 requests at a time, and has 2"):
             desk.admission.enter(Request(desk, key, "awake"), 0, 1)
-        desk.held.wake("m")
+        desk.wake("m")
         assert (first.told, second.told) == (["woken", "admitted"],) * 2
         assert desk.refusal(key).cause == "key_concurrency"
         for one in (first, second):
@@ -148,7 +158,7 @@ class TestHeld:
         assert "of at most 40 requests 20 wait already, 20 of them of the key" in error.message
         others = desk.hold(OTHER, times=10)
         assert desk.refusal(OTHER).cause == "wake_full"
-        desk.held.wake("m")
+        desk.wake("m")
         assert all(one.told == ["woken", "admitted"] for one in (*mine, *others))
 
     def test_the_most_that_one_key_may_have_waiting_counts_here_too(self) -> None:
@@ -163,7 +173,7 @@ class TestHeld:
         key = KeyInfo(name="few", created_s=0.0, requests_per_min=2, tokens_per_min=100)
         first, second = desk.hold(key, tokens=50, times=2)
         assert desk.refusal(key).cause == "key_requests"
-        desk.held.wake("m")
+        desk.wake("m")
         assert (first.told, second.told) == (["woken", "admitted"],) * 2
         desk.now_s += 30.0  # earned: one request, 50 tokens
         assert desk.refusal(key, tokens=60).cause == "key_tokens"
@@ -191,12 +201,31 @@ class TestHeld:
         desk.held.hold(one, 0)
         assert desk.of(key) == KeyFigures(in_flight=0, waiting=0, held=1)
         assert next_one.told == ["admitted"]
-        desk.held.wake("m")
+        desk.wake("m")
         assert one.error is None
         desk.admission.leave(next_one, 0)
         assert one.told == ["woken", "admitted"]
         desk.admission.leave(one, 0)
         assert desk.is_empty()
+
+    def test_thousands_are_woken_a_few_at_a_time(self) -> None:
+        """All at once, they stopped the event loop for half a second."""
+        desk = Desk(max_waiting=4000)
+        keys = [KeyInfo(name=f"key{number}", created_s=0.0) for number in range(1000)]
+        requests = [request for key in keys for request in desk.hold(key)]
+        other = desk.hold(OTHER, model="other")
+        desk.held.wake("m")
+        assert 0 < sum(bool(request.told) for request in requests) <= 100
+        left = requests.pop()
+        desk.held.discard(left)
+        desk.held.wake("m")  # it is told twice
+        while desk.turns:
+            before = len(desk.held)
+            desk.turns.pop(0)()
+            assert before - len(desk.held) <= 100
+        assert {tuple(request.told) for request in requests} == {("woken", "admitted")}
+        assert left.told == other[0].told == []
+        assert len(desk.held) == 1
 
     def test_all_that_were_held_find_a_place_where_they_have_to_wait_on(self) -> None:
         desk = Desk(max_waiting=16, max_in_flight_per_replica=1)
@@ -204,12 +233,12 @@ class TestHeld:
         desk.admission.enter(busy, 0, 1)
         keys = [KeyInfo(name=f"key{number}", created_s=0.0) for number in range(16)]
         held = [request for key in keys for request in desk.hold(key)]
-        desk.held.wake("m")
+        desk.wake("m")
         assert not any(request.error for request in held)
         assert desk.admission.waiting == 15
         # Only where there is none at all, one is refused.
         desk.hold(times=2)
-        desk.held.wake("m")
+        desk.wake("m")
         assert desk.admission.waiting == 16
         assert desk.of(KEY) == KeyFigures(in_flight=0, waiting=1, held=0)
 

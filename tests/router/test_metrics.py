@@ -169,6 +169,21 @@ class TestBounds:
         assert total(samples, "requests_total", model="other") == 40
         assert sum(name == "exaslurm_router_requests_total" for name, _ in samples) == 11
 
+    def test_how_long_requests_are_here_never_falls(self) -> None:
+        """A request is nobody's while its body comes, and then some model's."""
+        metrics = Metrics(ROUTES)
+        metrics.begun += 1
+        metrics.done(call(model="-", status=401, ended_s=3700.0))
+        arriving = call(model="-", started_s=4000.0)
+
+        def seconds(now_s: float) -> dict[tuple[str, ...], float]:
+            (family,) = metrics.busy([arriving], now_s)
+            return {labels: numbers[0] for labels, numbers in family.samples}
+
+        assert seconds(4010.0) == {("-",): 3600.0}
+        arriving.model = "chat"
+        assert seconds(4011.0) == {("-",): 3600.0, ("chat",): 11.0}
+
     def test_versions_that_come_and_go(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "MAX_SERIES", 10)
         metrics = Metrics(ROUTES)

@@ -312,6 +312,22 @@ class TestWeights:
                 running.pop(0).outstanding -= 1
         assert low <= served.count(weighted) / len(served) <= high
 
+    def test_one_of_weight_0_is_no_measure_of_what_is_usual(self) -> None:
+        """A session never left its replica, however loaded that was."""
+        table = Table(rng=random.Random(7))
+        table.update([replica(n, weight=float(n > 0)) for n in range(8)])
+        group = table.group("chat")
+        assert group is not None
+        weigher = Weigher()
+        counts: Counter[Target] = Counter()
+        for _ in range(400):
+            weigher.weigh(table.groups, 1.0)
+            found = table.pick(group, 0.0, (), session=12345678901234567)
+            assert found is not None
+            found[0].outstanding += 1
+            counts[found[0]] += 1
+        assert max(counts.values()) < 100
+
     def test_who_was_slow_among_many_is_not_for_ever(self) -> None:
         table = Table(rng=random.Random(7))
         table.update([replica(n) for n in range(3)])

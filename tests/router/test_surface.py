@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 
 import httpx
 import pytest
 
-from tests.tools.fleet import Engine, Router
+from exaslurm.router import app, exposition
+from exaslurm.router.exposition import Family
+from tests.tools.fleet import Engine, Router, wait_for
 
 
 def _is_openai_error(answer: httpx.Response, status: int) -> str:
@@ -38,6 +42,32 @@ def test_pages_need_a_key(router: Router, http: httpx.Client, path: str) -> None
     message = _is_openai_error(router.stranger.get(path), 401)
     assert "Authorization: Bearer" in message
     assert http.get(path).status_code == 200
+
+
+def test_the_page_of_figures_is_not_written_in_the_event_loop(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of models it has megabytes. Nor are several written at a time."""
+    threads: list[int] = []
+    at_work = threading.Lock()
+
+    def render(families: Iterable[Family]) -> bytes:
+        assert at_work.acquire(blocking=False)
+        threads.append(threading.get_ident())
+        try:
+            return exposition.render(families)
+        finally:
+            at_work.release()
+
+    monkeypatch.setattr(app, "render", render)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        pages = list(pool.map(lambda _: router.http.get("/metrics"), range(24)))
+    assert {page.status_code for page in pages} == {200}
+    assert len(threads) == 24
+    loop: list[int] = []
+    router.call(lambda: loop.append(threading.get_ident()))
+    wait_for(lambda: loop)
+    assert loop[0] not in threads
 
 
 @pytest.mark.parametrize(
