@@ -22,6 +22,7 @@ from exaslurm.router.headers import own_head
 from exaslurm.router.heads import RequestHead
 from exaslurm.router.hedge import Hedge
 from exaslurm.router.parse import peek
+from exaslurm.router.relay import Body
 from exaslurm.router.rewrite import replace_model
 from exaslurm.router.table import Group, Target
 from exaslurm.router.upstream import Receiver, Request
@@ -36,12 +37,14 @@ MAX_WASTED_BYTES: Final = 64 * 1024
 _MANY_PARTS: Final = 4096
 _BYTES_OF_TOKEN: Final = 4
 _EVENTS_WITHOUT_TOKEN: Final = 3
+_BYTES_OF_EVENT: Final = 400  # beside its text
 
 
 class Exchange(Answering):
     """A request and its answer. ``refusal``: why it will not go to an engine."""
 
     __slots__ = (
+        "_endless",
         "_entered",
         "_group",
         "_hedged",
@@ -52,6 +55,7 @@ class Exchange(Answering):
         "_pinned",
         "_sends",
         "_session",
+        "_sparse",
         "_tokens",
         "_tokens_asked",
         "_tried",
@@ -77,9 +81,9 @@ class Exchange(Answering):
         self._tokens = 0
         self._tokens_asked = 0
         self._sends = 0
+        self._endless = self._sparse = False
         self._hedged = False
         self._last: Refusal | None = None
-        router.began(self)
         try:
             self.key = router.recognise(head)
             if head.is_back:
@@ -88,6 +92,7 @@ class Exchange(Answering):
                 raise RequestError(400, head.fault, param="Content-Type")
         except RequestError as error:
             self.refusal = error.with_traceback(None)  # it would hold this exchange, in a circle
+        router.began(self)
 
     # What the client's connection calls.
 
@@ -193,6 +198,8 @@ class Exchange(Answering):
             uneven = group.uneven
             if self.key.tokens_per_min or uneven or len(body) > router.config.long_body_bytes:
                 output = output_tokens(route, data) or 0
+                self._endless = not output
+                self._sparse = data.get("stream_interval") is not None
                 tokens = self._tokens = floor_tokens(route, data) + output
                 if uneven:
                     self._tokens = max(tokens, _likely_tokens(body) + output)
@@ -443,8 +450,16 @@ class Exchange(Answering):
             return (prompt or 0) + (completion or 0)
         if self.status >= 400 and self.status != CLIENT_LEFT:
             return 0
-        # Of a stream there is a token in each event at least, but for two or three.
+        # Of a stream there is a token in each event at least, but for two or three; in how many
+        # there are several, and in what has passed of an answer that was to tell it at its end,
+        # only the bytes tell, unless the request said how many there may be.
         told = self.events - _EVENTS_WITHOUT_TOKEN
+        unseen = self.status == CLIENT_LEFT and isinstance(self._relay, Body)
+        if self._endless and (self._sparse or unseen):
+            text = self.bytes_out - _BYTES_OF_EVENT * (self.events + 1)
+            told = max(told, text // _BYTES_OF_TOKEN)
+        if self._group is not None and self._group.longest is not None:
+            told = min(told, self._group.longest)
         return told if told > self._tokens_asked else None
 
     def _end(self) -> None:

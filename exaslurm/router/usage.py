@@ -27,19 +27,30 @@ _KEPT_BYTES: Final = 2048
 def usage(answer: bytes) -> Tokens:
     """``answer`` is a whole body, or events of a stream. What looks like it inside a text is
     escaped there, so it is not taken for it; a text that is the name alone is passed over."""
-    at = answer.rfind(_NAME)
+    at, until = answer.rfind(_NAME), len(answer)
+    prompt: int | None = None
+    completion: int | None = None
     while at >= 0:
         usual = _USUAL.match(answer, at)
         if usual is not None:
-            return int(usual[1]), int(usual[2])
-        if _KEY.match(answer, at) is not None:
-            prompt, completion = _IN.search(answer, at), _OUT.search(answer, at)
             return (
-                int(prompt.group(1)) if prompt else None,
-                int(completion.group(1)) if completion else None,
+                int(usual[1]) if prompt is None else prompt,
+                int(usual[2]) if completion is None else completion,
             )
+        if _KEY.match(answer, at) is not None:
+            # One event may tell of the prompt, and a later one of the answer.
+            prompt = _first(_IN, answer, at, until) if prompt is None else prompt
+            completion = _first(_OUT, answer, at, until) if completion is None else completion
+            if prompt is not None and completion is not None:
+                break
+            until = at
         at = answer.rfind(_NAME, 0, at)
-    return None, None
+    return prompt, completion
+
+
+def _first(count: re.Pattern[bytes], answer: bytes, at: int, until: int) -> int | None:
+    found = count.search(answer, at, until)
+    return None if found is None else int(found.group(1))
 
 
 class Usage:

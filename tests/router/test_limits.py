@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import socket
 import threading
 import time
 from collections import Counter
@@ -17,7 +19,8 @@ import pytest
 
 from exaslurm.core.limits import Limits
 from exaslurm.keys.clients import add_key, change_key
-from tests.tools.farm import farm_of
+from tests.tools.callers import request
+from tests.tools.farm import DONE, END, STREAM_HEAD, chunk, farm_of, plain
 from tests.tools.fleet import Engine, Router, engines, wait_for
 
 Make = Callable[..., Router]
@@ -75,6 +78,11 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     return error
 
 
+def left_of(refused: httpx.Response) -> int:
+    """Tokens that the refusal says are left."""
+    return int(error_of(refused)["message"].split(" are left")[0].rsplit(" ", 1)[1])
+
+
 def test_too_many_requests_a_minute(make_router: Make, engine: Engine) -> None:
     router = make_router(engine)
     client = Client(router, "ada", requests_per_min=30)
@@ -115,8 +123,7 @@ def test_tokens_are_counted_as_the_engine_counts_them(make_router: Make, engine:
         assert client.ask(max_tokens=10).status_code == 200
     refused = client.ask(max_tokens=1999)
     assert refused.status_code == 429
-    message = error_of(refused)["message"]
-    left = int(message.split(" are left")[0].rsplit(" ", 1)[1])
+    left = left_of(refused)
     assert 2000 - 6 * used - 1 <= left <= 2000 - 6 * used + 120
     assert idle(client.router)
 
@@ -141,6 +148,41 @@ def test_a_stream_whose_engine_does_not_tell_is_not_free(make_router: Make) -> N
         answer = client.ask(max_tokens=150)
         assert answer.status_code == 429
         assert ": 0 are left" in error_of(answer)["message"]
+
+
+def test_events_of_many_tokens_are_not_one_each(make_router: Make) -> None:
+    event = chunk(b'data: {"choices":[{"delta":{"content":"%b"}}]}\n\n' % (b"word " * 500))
+    answer = STREAM_HEAD + event + event + chunk(DONE) + END
+    with farm_of(1, lambda peer: peer.answer(answer)) as farm:
+        router = make_router()
+        router.replace(farm.replica(0))
+        client = Client(router, "ada", tokens_per_min=1000)
+        assert client.ask(stream=True, stream_interval=500, max_tokens=None).status_code == 200
+        refused = client.ask(max_tokens=999)
+        assert refused.status_code == 429
+        assert left_of(refused) < 200
+
+
+def test_an_answer_read_but_for_its_end_is_not_free(make_router: Make) -> None:
+    """Its end would have told how many tokens it took."""
+    told = b'"usage":{"prompt_tokens":500,"total_tokens":1000,"completion_tokens":500}'
+    body = b'{"choices":[{"text":"all of it"}],"logprobs":"%b",%b}' % (b"x" * 16_000_000, told)
+    with farm_of(1, lambda peer: peer.answer(plain(body))) as farm:
+        router = make_router()
+        router.replace(farm.replica(0, max_model_len=4096))
+        client = Client(router, "ada", tokens_per_min=5000)
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            sock.settimeout(10)
+            sock.connect(("127.0.0.1", router.port))
+            asked = json.dumps(ASK | {"max_tokens": None}).encode()
+            sock.sendall(request(client.key, asked, "/v1/chat/completions"))
+            assert sock.recv(8192).startswith(b"HTTP/1.1 200 OK")
+        wait_for(lambda: not router.inside.active)
+        refused = client.ask(max_tokens=4000)
+        assert refused.status_code == 429
+        left = left_of(refused)
+        assert 5000 - 4096 <= left <= 5000 - 4096 + 200
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])

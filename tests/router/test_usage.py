@@ -54,6 +54,17 @@ def test_in_pieces(told: dict[str, Any], behind: dict[str, Any]) -> None:
         assert reader.told == (4, 500)
 
 
+def test_of_the_prompt_before_and_of_the_answer_behind() -> None:
+    """As streams of messages tell it, in one packet or in several."""
+    begins = b'data: {"message": {"usage": {"input_tokens": 100, "output_tokens": 1}}}\n\n'
+    ends = b'data: {"usage": {"output_tokens": 5}}\n\n'
+    assert usage(begins) == (100, 1)
+    assert usage(ends) == (None, 5)
+    assert usage(begins + ends) == (100, 5)
+    assert usage(begins + ends + b'data: {"usage": {}}\n\n') == (100, 5)
+    assert usage(b'{"usage": {"input_tokens": 7}}' + begins) == (100, 1)
+
+
 def test_nothing_told() -> None:
     for raw in (b"", b'"usage"', b'{"usage":null}', b'{"x":"usage"}', b'{"usage":{}}'):
         assert usage(raw) == (None, None)
