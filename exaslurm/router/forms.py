@@ -11,7 +11,7 @@ from typing import Final
 
 # Parameters as Starlette's parser tells them apart: a quote is one unless a backslash precedes it.
 _PARAMETER: Final = re.compile(
-    rb';([^=;"]*)(?:=[ \t]*("(?:[^"]|(?<=\\)")*(?<!\\)"[ \t]*|[^;"]*))?(?=;|\Z)'
+    rb';([^=;"]*)(?:=([ \t]*"(?:[^"]|(?<=\\)")*(?<!\\)"[ \t]*|[^;"]*))?(?=;|\Z)'
 )
 _LINE: Final = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\r\n]*)")
 _BEHIND_DELIMITER: Final = re.compile(rb"--|[ \t]*\r\n")
@@ -20,6 +20,7 @@ _MAX_HEAD_BYTES: Final = 8 * 4224
 _MAX_PARTS: Final = 2000
 # In which the names of fields and parameters are what they look like.
 _CHARSETS: Final = frozenset((b"utf-8", b"utf8", b"us-ascii", b"ascii", b"iso-8859-1", b"latin-1"))
+_MAX_TYPE_BYTES: Final = 8192
 _FILE: Final = frozenset((b"filename", b"filename*"))
 
 
@@ -66,6 +67,8 @@ def fields(raw: bytes, content_type: bytes, *names: bytes) -> dict[bytes, list[t
 
 
 def _boundary(content_type: bytes) -> bytes:
+    if len(content_type) > _MAX_TYPE_BYTES:
+        raise ValueError(f"its Content-Type is longer than {_MAX_TYPE_BYTES} bytes")
     kind, given = _parameters(content_type, b"Content-Type")
     if kind.lower() != b"multipart/form-data":
         raise ValueError("its Content-Type is not 'multipart/form-data'")

@@ -68,6 +68,7 @@ class RouterProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._waits_since_s = router.now_s
         self._wasted = 0
+        self._trailer_bytes = 0
         self._length = b""
         self._head: RequestHead | None = None
         self._begun = 0
@@ -142,6 +143,10 @@ class RouterProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, f"the head of the request is larger than {MAX_HEAD_BYTES} bytes")
+        elif not self._between:
+            self._trailer_bytes += len(data)
+            if self._trailer_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, f"its trailer fields are larger than {MAX_HEAD_BYTES} bytes")
 
     def _takes_another(self) -> bool:
         """Whether a request that arrives now would be answered at once."""
@@ -175,13 +180,15 @@ class RouterProtocol(HttpToolsProtocol):
         self.expect_100_continue = False
         self._length = b""
         self._announced = 0
+        self._trailer_bytes = 0
         self.scope = _NO_SCOPE  # type: ignore[assignment]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # else it is a trailer, of which nobody knows anything
             name = name.lower()
             if name == b"content-length":
-                self._length = value
+                # Its size is known to be small, but not how many zeros it begins with.
+                self._length = value.lstrip(b"0") or b"0"
             elif name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
             self.headers.append((name, value))
@@ -219,16 +226,19 @@ class RouterProtocol(HttpToolsProtocol):
             keep_alive=parser.should_keep_alive() and not is_old and not self._ends,
             chunks=not is_old,
         )
+        free = self._is_free()
         exchange = Exchange(self.router, self, head)
+        self.cycle = exchange  # type: ignore[assignment]
+        if free:
+            self._current = exchange
+        else:
+            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
         exchange.announce(self._length)
         if exchange.refusal is None and head.may_come_again():
             self._head = head
         if len(self._length) >= _LARGE_DIGITS and self._length.isdigit():
             self._announced = int(self._length)
-        free = self._is_free()
-        self.cycle = exchange  # type: ignore[assignment]
         if free:
-            self._current = exchange
             if self.expect_100_continue:
                 if exchange.refusal is None:
                     go_on = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -237,13 +247,12 @@ class RouterProtocol(HttpToolsProtocol):
                     exchange.start()
             elif exchange.refusal is not None and self._announced > MAX_WASTED_BYTES:
                 exchange.start()  # most of its body will not be read, whatever it is
-        else:
-            self.pipeline.appendleft((exchange, None))  # type: ignore[arg-type]
-            # Read on for a while: that the client has gone shows at the end of what it sent.
-            if len(self.pipeline) >= _MOST_WAITING:
-                self.flow.pause_reading()
+        elif len(self.pipeline) >= _MOST_WAITING:
+            # Up to here it is read: that the client has gone shows at the end of what it sent.
+            self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
+        self._trailer_bytes = 0
         cycle = self.cycle
         if not isinstance(cycle, Exchange):
             if not self._is_leaving():
@@ -384,7 +393,9 @@ class RouterProtocol(HttpToolsProtocol):
         """Time has passed: has this connection anything to say?"""
         waits_s = now_s - self._waits_since_s
         if self._refused:
-            if waits_s > LINGER_S:
+            if waits_s > LINGER_S + self.router.config.slow_client_timeout_s:
+                self.transport.abort()  # it does not read why
+            elif waits_s > LINGER_S:
                 self._close()
         elif self._current is None and (self._owes_next or self._is_free()):
             if self.paused or self.transport.is_closing():  # it does not read what it has got

@@ -320,7 +320,8 @@ class Connection:
             self.endpoint.forget(self)
             return
         head = self.head
-        if head is not None and not self.done and head.length is None and not head.chunked:
+        until_end = head is not None and head.length is None and not head.chunked
+        if until_end and not self.done and exc is None:
             self.done = True  # this answer ends with its connection
             self.keep = False
             self.pieces = []

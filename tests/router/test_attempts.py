@@ -71,6 +71,24 @@ def test_what_ends_engines_is_not_sent_to_all_of_them(make_router: MakeRouter) -
         assert farm.taken.total() - before == 3
 
 
+def test_a_reset_is_no_end_of_an_answer(make_router: MakeRouter) -> None:
+    """Of one without a length, half passed as the whole."""
+
+    def behave(peer: Peer) -> None:
+        if peer.engine == 1:
+            peer.answer(plain(b'{"whole": 1}'))
+            return
+        peer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{"half":')
+        peer.later(0.2, peer.reset)
+
+    with farm_of(2, behave) as farm:
+        router = make_router()
+        router.replace(*farm.replicas())
+        answers = [ask(router, prompt=f"{number}") for number in range(8)]
+        assert [answer.content for answer in answers] == [b'{"whole": 1}'] * 8
+        assert farm.taken[0] > 0
+
+
 def test_what_waited_goes_to_a_replica_that_is_still_there(make_router: MakeRouter) -> None:
     with farm_of(2) as farm, concurrent.futures.ThreadPoolExecutor(3) as pool:
         router = make_router(limits=Limits(max_in_flight_per_replica=1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 
 import httpx
@@ -104,6 +105,22 @@ def test_what_could_be_read_in_two_ways_is_refused(raw: bytes, kind: bytes, what
         model(raw, kind)
     assert caught.value.status == 400
     assert what in caught.value.message
+
+
+def test_spaces_cost_no_time() -> None:
+    """Two expressions that both may take them made it their square: 16,000 stopped all for 3 s."""
+    spaces = b" " * 30_000
+    part_head = b'Content-Disposition: form-data; name=%b"' % spaces
+    started_s = time.process_time()
+    for kind, raw in (
+        (b'multipart/form-data; boundary=%b"' % spaces[:8000], b"--B"),
+        (KIND, b"--B\r\n%b\r\n\r\nchat\r\n--B--\r\n" % part_head),
+    ):
+        with pytest.raises(RequestError, match="cannot be read"):
+            model(raw, kind)
+    assert time.process_time() - started_s < 0.5
+    with pytest.raises(RequestError, match="longer than"):
+        model(b"--B", b"multipart/form-data; boundary=%b" % spaces)
 
 
 BITS = (

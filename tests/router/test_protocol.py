@@ -13,7 +13,7 @@ import pytest
 
 from exaslurm.router import protocol
 from exaslurm.router.direct import DirectSettings
-from tests.tools.fleet import Router
+from tests.tools.fleet import Router, wait_for
 
 BODY = json.dumps(
     {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -114,6 +114,66 @@ def test_a_head_without_end_is_cut_off(router: Router) -> None:
     assert answer == b"" or status_of(answer) == 431
     assert time.monotonic() - started_s < protocol.HEAD_TIMEOUT_S / 2
     assert router.http.get("/health").status_code == 200
+
+
+def test_a_length_that_begins_with_thousands_of_zeros(router: Router) -> None:
+    """Python makes no number of it, and the request stayed with the router for ever."""
+    zeros = "0" * 5000
+    announced = f"Content-Length: {zeros}{len(BODY)}"
+    assert status_of(talk(router, head(router, announced, "Connection: close") + BODY)) == 200
+    nothing = head(router, f"Content-Length: {zeros}", "Connection: close")
+    assert status_of(talk(router, nothing)) == 400  # it is no JSON
+    unknown = b"POST /v1/completions HTTP/1.1\r\nContent-Length: %b2\r\n\r\n{}" % zeros.encode()
+    assert status_of(talk(router, unknown.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))) == 401
+    wait_for(lambda: not router.inside.active)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/metrics"])
+@pytest.mark.parametrize("what", [b"0\r\nX-Long: ", b"2;x="], ids=["trailer", "extension"])
+def test_what_is_no_body_has_an_end(router: Router, path: str, what: bytes) -> None:
+    start = head(router, "Transfer-Encoding: chunked").replace(
+        b"/v1/chat/completions", path.encode()
+    )
+    with (
+        socket.create_connection(("127.0.0.1", router.port), timeout=10) as sock,
+        contextlib.suppress(ConnectionError),
+    ):
+        sock.sendall(start + what)
+        for _ in range(1000):
+            sock.sendall(b"a" * 65536)
+        pytest.fail("64 MB of it were taken")
+    wait_for(lambda: not router.inside.active)
+    assert router.http.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["idle", "refused"])
+def test_who_does_not_read_is_not_waited_for_for_ever(
+    make_router: Callable[..., Router], ends: bool
+) -> None:
+    """What is left for it is too little to stop the writing."""
+    router = make_router(slow_client_timeout_s=0.5, body_timeout_s=0.5)
+    unknown = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+    inside = router.inside
+
+    def unread() -> int:
+        return sum(
+            one.transport.get_write_buffer_size() for one in inside.connections if one.transport
+        )
+
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(5)
+        sock.connect(("127.0.0.1", router.port))
+        left = 0
+        while left < 5000:
+            sock.sendall(unknown * 100)
+            left, before = unread(), -1
+            while left != before:  # the kernel takes more of it for a while
+                time.sleep(0.02)
+                left, before = unread(), left
+        if ends:
+            sock.sendall(unknown.replace(b"Length: 2", b"Length: 20"))
+        wait_for(lambda: not inside.connections, timeout_s=25)
 
 
 def test_a_head_that_does_not_get_ready_is_not_waited_for(
