@@ -41,7 +41,8 @@ _BYTES_OF_EVENT: Final = 400  # beside its text
 
 
 class Exchange(Answering):
-    """A request and its answer. ``refusal``: why it will not go to an engine."""
+    """A request and its answer. ``refusal``: why it will not go to an engine; ``waits_to_go_on``:
+    the client sends no body before it is told to."""
 
     __slots__ = (
         "_endless",
@@ -62,6 +63,7 @@ class Exchange(Answering):
         "refusal",
         "request_complete",
         "response_complete",
+        "waits_to_go_on",
     )
 
     def __init__(self, router: Router, client: Client, head: RequestHead) -> None:
@@ -70,6 +72,7 @@ class Exchange(Answering):
         self.request_complete = False
         self.response_complete = False
         self.refusal: RequestError | None = None
+        self.waits_to_go_on = False
         self._parts: list[bytes | bytearray] | None = None
         self._entered = False
         self._group: Group | None = None

@@ -43,7 +43,8 @@ _MOST_WAITING = 8
 # From here on a body is large: so many digits has its length.
 _LARGE_DIGITS = 5
 
-_UPGRADE_FIELDS = frozenset((b"connection", b"http2-settings", b"upgrade"))
+_UPGRADE_FIELDS = frozenset((b"http2-settings", b"upgrade"))
+_GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_SCOPE: dict[str, Any] = {}
 
 
@@ -241,15 +242,16 @@ class RouterProtocol(HttpToolsProtocol):
         if free:
             if self.expect_100_continue:
                 if exchange.refusal is None:
-                    go_on = b"HTTP/1.1 100 Continue\r\n\r\n"
-                    self.router.outbox.to_client(self.transport, go_on)
+                    self.router.outbox.to_client(self.transport, _GO_ON)
                 else:  # the client waits with its body until it hears something
                     exchange.start()
             elif exchange.refusal is not None and self._announced > MAX_WASTED_BYTES:
                 exchange.start()  # most of its body will not be read, whatever it is
-        elif len(self.pipeline) >= _MOST_WAITING:
-            # Up to here it is read: that the client has gone shows at the end of what it sent.
-            self.flow.pause_reading()
+        else:
+            exchange.waits_to_go_on = self.expect_100_continue
+            # Read on for a while: that the client has gone shows at the end of what it sent.
+            if len(self.pipeline) >= _MOST_WAITING:
+                self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
         self._trailer_bytes = 0
@@ -348,6 +350,8 @@ class RouterProtocol(HttpToolsProtocol):
         if cycle.request_complete or cycle.refusal is not None:
             # From a fresh stack: thousands of small requests may have come in one packet.
             self.loop.call_soon(self._start_waiting, cycle)
+        elif cycle.waits_to_go_on:
+            self.router.outbox.to_client(self.transport, _GO_ON)
 
     def _start_waiting(self, exchange: Exchange) -> None:
         if not exchange.response_complete and not self.transport.is_closing():
@@ -506,8 +510,12 @@ class RouterProtocol(HttpToolsProtocol):
         return rest
 
     def _head_without_wish(self) -> bytes:
-        head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
+        version = self.parser.get_http_version().encode()
+        head = [self.parser.get_method(), b" ", self.url, b" HTTP/", version, b"\r\n"]
         for name, value in self.headers:
+            if name == b"connection":
+                wishes = [wish.strip() for wish in value.split(b",")]
+                value = b", ".join(wish for wish in wishes if wish.lower() not in _UPGRADE_FIELDS)
             if name not in _UPGRADE_FIELDS:
                 head += [name, b": ", value, b"\r\n"]
         return b"".join([*head, b"\r\n"])

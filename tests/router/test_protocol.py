@@ -116,6 +116,39 @@ def test_a_head_without_end_is_cut_off(router: Router) -> None:
     assert router.http.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("version", "wishes"),
+    [(b"1.1", "close, Upgrade"), (b"1.1", "Upgrade,Close"), (b"1.0", "Upgrade")],
+)
+def test_a_wish_for_another_protocol_is_not_all_that_is_said(
+    router: Router, version: bytes, wishes: str
+) -> None:
+    """Of the connection, and of what the client understands."""
+    fields = (f"Connection: {wishes}", "Upgrade: h2c", f"Content-Length: {len(BODY)}")
+    asked = head(router, *fields).replace(b"HTTP/1.1", b"HTTP/" + version) + BODY
+    answer = talk(router, asked)  # until the router closes the connection
+    assert status_of(answer) == 200
+    assert b"\r\nconnection: close\r\n" in answer
+
+
+def test_who_waits_to_be_told_to_go_on_is_told_behind_others(router: Router) -> None:
+    length = f"Content-Length: {len(BODY)}"
+    first = head(router, length) + BODY
+    second = head(router, length, "Expect: 100-continue", "Connection: close")
+    with socket.create_connection(("127.0.0.1", router.port), timeout=10) as sock:
+        sock.sendall(first + second)
+        answer = b""
+        while b"HTTP/1.1 100 Continue\r\n\r\n" not in answer:
+            chunk = sock.recv(65536)
+            assert chunk, answer
+            answer += chunk
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        sock.sendall(BODY)
+        while chunk := sock.recv(65536):
+            answer += chunk
+    assert answer.count(b"HTTP/1.1 200 OK") == 2
+
+
 def test_a_length_that_begins_with_thousands_of_zeros(router: Router) -> None:
     """Python makes no number of it, and the request stayed with the router for ever."""
     zeros = "0" * 5000
