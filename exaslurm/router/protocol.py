@@ -515,8 +515,9 @@ class RouterProtocol(HttpToolsProtocol):
         for name, value in self.headers:
             if name == b"connection":
                 wishes = [wish.strip() for wish in value.split(b",")]
-                value = b", ".join(wish for wish in wishes if wish.lower() not in _UPGRADE_FIELDS)
-            if name not in _UPGRADE_FIELDS:
+                kept = [wish for wish in wishes if wish.lower() not in _UPGRADE_FIELDS]
+                head += [b"connection: ", b", ".join(kept), b"\r\n"]
+            elif name not in _UPGRADE_FIELDS:
                 head += [name, b": ", value, b"\r\n"]
         return b"".join([*head, b"\r\n"])
 
