@@ -26,21 +26,24 @@ async def changes(
     load: Callable[[Path], T],
     others: Callable[[], Sequence[Path]] = tuple,
 ) -> AsyncIterator[T | ExaslurmError]:
-    """What ``load(path)`` returns each time that the file or one of the ``others`` (which it names)
-    has changed, or why it cannot.
+    """What ``load(path)`` returns, soon and each time that the file or one of the ``others`` (which
+    it names) has changed, or why it cannot, which may pass: then it is read again at each look.
 
     They are read when they have stayed as they are from one look to the next: until then somebody
-    may be writing them.
+    may be writing them. What was read before this began may have changed since.
     """
-    known = seen = await _stamp(files, (path, *others()))
+    known: _Stamp = None
+    seen: _Stamp = None
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         before, seen = seen, await _stamp(files, (path, *others()))
-        if seen == known or seen != before:
+        if seen is None or seen == known or seen != before:
             continue
-        known = seen
+        known = None
         try:
-            yield await files.run(load, path, timeout_s=_TIMEOUT_S)
+            fresh = await files.run(load, path, timeout_s=_TIMEOUT_S)
+            known = seen
+            yield fresh
         except ExaslurmError as error:
             yield error
         except Exception:  # this loop must not end: changes would never be seen

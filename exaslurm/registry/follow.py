@@ -78,6 +78,7 @@ class Cell:
         if record.seq != before.seq:
             self.renewed_s = now_s
             self.confirmed = True
+            self.answering.clear()
         if record.replicas != before.replicas:
             self.told = NOTHING_TOLD  # weights are the record's: ask for the whole state again
             if not self.is_heard(now_s):
@@ -265,7 +266,8 @@ class RegistryFollower:
             async with slots:
                 # Not /health: it needs no key, so anybody's engine on that port would do.
                 alive = await self._answers(replica.url, "/v1/models")
-            cell.answering[replica.id] = alive
+            if cell.is_orphaned(self._clock.monotonic()):  # else it was spoken for meanwhile
+                cell.answering[replica.id] = alive
 
         while True:
             with contextlib.suppress(asyncio.TimeoutError):

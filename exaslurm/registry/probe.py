@@ -276,7 +276,8 @@ class PolledSource:
             if isinstance(fresh, EnginesFile):
                 self._key_files = fresh.key_files
                 self._note(None)
-                self._take_file(fresh)
+                if fresh != self._file:
+                    self._take_file(fresh)
             else:
                 if isinstance(fresh, UnusableKeys):
                     self._key_files = fresh.key_files

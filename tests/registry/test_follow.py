@@ -162,6 +162,45 @@ async def test_replicas_of_a_cell_that_is_gone_are_asked_themselves(
         assert (cell["heard"], cell["replicas"]) == (False, 2)
 
 
+async def test_a_replica_that_was_silent_once_is_not_for_ever(
+    run_dir: RunDir, controller: Controller
+) -> None:
+    """Its controller cannot be reached from here, but its record is renewed."""
+    controller.status = 503
+    nowhere = "http://127.0.0.1:1"
+    made = record(True, state_url=nowhere)
+    (replica,) = made.replicas
+    made = dataclasses.replace(made, replicas=(dataclasses.replace(replica, url=nowhere),))
+    write_record(run_dir, made)
+    async with following(run_dir) as follower:
+        await until(lambda: [r.state for r in follower.replicas] == ["silent"])
+        write_record(run_dir, dataclasses.replace(made, seq=made.seq + 1))
+        await until(lambda: _taking(follower) == [True])
+
+
+async def test_what_was_asked_before_somebody_spoke_for_it_does_not_count(
+    run_dir: RunDir, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answers(_follower: RegistryFollower, _url: str, path: str) -> bool:
+        if path == "/v1/models":
+            asked.set()
+            await go_on.wait()
+        return False
+
+    monkeypatch.setattr(RegistryFollower, "_answers", answers)
+    made = record(True, state_url="http://127.0.0.1:1")
+    write_record(run_dir, made)
+    async with following(run_dir) as follower:
+        await asked.wait()
+        write_record(run_dir, dataclasses.replace(made, seq=made.seq + 1))
+        await until(lambda: _taking(follower) == [True])
+        go_on.set()
+        await asyncio.sleep(0.1)
+        assert _taking(follower) == [True]
+
+
 async def test_a_registry_that_cannot_be_read_keeps_what_is_known(
     run_dir: RunDir, controller: Controller
 ) -> None:

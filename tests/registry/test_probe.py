@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from exaslurm.core.cell import EngineLoad
-from exaslurm.registry import ask, changes, probe, watched
+from exaslurm.errors import UserError
+from exaslurm.registry import ask, changes, engines_file, probe, watched
 from exaslurm.registry.engines_file import Engine, EnginesFile, load, of_urls
 from exaslurm.registry.probe import PolledSource
 from exaslurm.registry.watched import Watched
@@ -356,6 +357,40 @@ async def test_the_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFix
             await until(lambda: two.asked["/health"] > 8)
             assert one.asked["/health"] <= asked + 1
     assert f"{path}:1: not an engine's address" in caplog.text
+
+
+async def test_what_was_changed_before_it_was_followed_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "engines"
+    path.write_text("http://127.0.0.1:9\n")
+    loaded = load(path)
+    path.write_text("http://127.0.0.1:9\nhttp://127.0.0.1:10\n")
+    async with polling(loaded) as source:
+        await until(lambda: len(source.replicas) == 2)
+
+
+async def test_what_cannot_be_read_for_a_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "engines"
+    path.write_text("http://127.0.0.1:9\n")
+    reads = 0
+
+    def stale(where: Path) -> EnginesFile:
+        nonlocal reads
+        reads += 1
+        if reads < 3:
+            raise UserError(f"cannot read {where}: Stale file handle")
+        return load(where)
+
+    monkeypatch.setattr(engines_file, "load", stale)
+    async with polling(load(path)) as source:
+        path.write_text("http://127.0.0.1:9\nhttp://127.0.0.1:10\n")
+        await until(lambda: source.describe()["trouble"] is not None)
+        await until(lambda: len(source.replicas) == 2)
+        assert source.describe()["trouble"] is None
+        assert reads == 3
+        await asyncio.sleep(0.3)
+        assert reads == 3  # once it could be read, only changes are
 
 
 def _rewritten(path: Path, text: str) -> None:
