@@ -290,6 +290,10 @@ class Admission:
             self._give_up(entry)
             self._refused[QUEUE_TIMEOUT] += 1
             _tell(entry, error)
+        if self._quotas is not None:
+            for owner in self._owners.values():
+                if owner.alone and not owner.join():
+                    break  # somebody else is at it: the next time
         if now_s - self._forgot_s >= _FORGET_EVERY_S:
             self._forgot_s = now_s
             self._forget_idle(now_s)

@@ -19,13 +19,15 @@ _BUSY_RETRY_S = 1
 
 
 class KeyUse:
-    """One key. ``limited``: whether anything but the whole router's limits bounds it. Its requests
-    here are at engines (``in_flight``), wait for one (``waiting``) or for a replica to be started
-    (``held``)."""
+    """One key. ``limited``: whether anything but the whole router's limits bounds it; ``alone``:
+    what it uses is counted by this process only, and was to be shared. Its requests here are at
+    engines (``in_flight``), wait for one (``waiting``) or for a replica to be started (``held``).
+    """
 
     __slots__ = (
         "_cells",
         "_quotas",
+        "alone",
         "concurrency",
         "held",
         "in_flight",
@@ -46,6 +48,7 @@ class KeyUse:
         self.requests: Bucket | None = None
         self.tokens: Bucket | None = None
         self.shared: SharedQuotas | None = None
+        self.alone = False
         self._quotas = quotas
         self._cells: tuple[MutableSequence[float], int] | None = None
         self.follow(key)
@@ -58,12 +61,32 @@ class KeyUse:
         quotas = self._quotas
         if self.limited and self._cells is None:
             self._cells = quotas.join(key.name) if quotas is not None else own_cells()
-        self.requests = self._bucket(key.requests_per_min, 0)
-        self.tokens = self._bucket(key.tokens_per_min, 1)
+            if self._cells is None:
+                self.alone = True
+                self._cells = own_cells()
+        self._limit()
         # From the first limit on, others are told what is at hand here: they may know it first.
         if quotas is not None and self.limited:
             self.shared = quotas
             self.publish()
+
+    def join(self) -> bool:
+        """Share what it uses after all; whether that could be done now."""
+        found = self._quotas.join(self.name) if self._quotas is not None else None
+        if found is None or self._cells is None:
+            return False
+        (shared, at), (own, first) = found, self._cells
+        for number in (0, 1):  # each says when the bucket is full again
+            shared[at + number] = max(shared[at + number], own[first + number])
+        self._cells = found
+        self.alone = False
+        self._limit()
+        self.publish()
+        return True
+
+    def _limit(self) -> None:
+        self.requests = self._bucket(self.key.requests_per_min, 0)
+        self.tokens = self._bucket(self.key.tokens_per_min, 1)
 
     def publish(self) -> None:
         """Tell the other processes how many requests are at hand here."""

@@ -27,11 +27,13 @@ from exaslurm.util.process import is_alive, start_ticks
 from exaslurm.util.sharedfile import is_at, lock_until, open_private, row_hash
 
 ROWS = 16384
-COLUMNS = 64
+COLUMNS = 192
+"""Three for each worker process that a router may have: one is replaced while the one before still
+finishes what it began, and so may the next one be."""
 NO_SLOT = ROWS - 1
 """A row that stands for no replica: writing to it does no harm, and nobody reads it."""
 
-_MAGIC = b"exaload1"
+_MAGIC = b"exaload2"
 _COUNT_BYTES = 4
 _COLUMN_BYTES = ROWS * _COUNT_BYTES
 # The file: a page with magic and owners (pid, start ticks), hashes of the replicas' ids by row, and
@@ -45,8 +47,8 @@ _COUNTS_AT = _USED_AT + COLUMNS * ROWS
 _FILE_BYTES = _COUNTS_AT + COLUMNS * _COLUMN_BYTES
 
 _LOCK_TIMEOUT_S = 2.0
-# Within an event loop. The lock is held for milliseconds.
-_SHORT_LOCK_TIMEOUT_S = 0.1
+# Within an event loop, for who tries again later. The lock is held for milliseconds.
+_SHORT_LOCK_TIMEOUT_S = 0.02
 _LOOK_EVERY_S = 1.0
 
 

@@ -49,6 +49,7 @@ class SharedQuotas:
         self._fd = fd
         self._at_hand = at_hand
         self._closed = False
+        self._told: set[str] = set()
         # Buckets hold the cells for as long as they like, even beyond ``close``.
         memory = memoryview(mmap.mmap(fd, _FILE_BYTES))
         self._hashes = memory.cast("Q")
@@ -71,20 +72,21 @@ class SharedQuotas:
             at_hand.close()
             raise
 
-    def join(self, key: str) -> tuple[Cells, int]:
+    def join(self, key: str) -> tuple[Cells, int] | None:
         """Where the buckets of a key are: requests at that index, tokens at the next. The first
-        time takes milliseconds."""
+        time takes milliseconds. None: that cannot be had now, perhaps later."""
         slots = self._at_hand.slots
-        if key not in slots and not self._closed:
+        if slots.get(key, NO_SLOT) == NO_SLOT and not self._closed:
             try:
                 slots = self._at_hand.retain({*slots, key})
             except StateError as error:
-                log.warning("the limits of %r are counted by each process alone: %s", key, error)
-                return own_cells()
+                self._tell(key, str(error))
+                return None
         slot = slots.get(key, NO_SLOT)
         if slot == NO_SLOT:
-            log.warning("the limits of %r are counted by each process alone: no room", key)
-            return own_cells()
+            self._tell(key, "no room")
+            return None
+        self._told.discard(key)
         at = slot * _ROW_CELLS
         digest = _hash(key)
         if self._hashes[at] != digest:  # another's who is there no more, or nobody's
@@ -92,10 +94,16 @@ class SharedQuotas:
             self._cells[at + 1] = self._cells[at + 2] = 0.0
         return cast("Cells", self._cells), at + 1
 
+    def _tell(self, key: str, why: str) -> None:
+        if key not in self._told:
+            self._told.add(key)
+            log.warning("the limits of %r are counted by each process alone now: %s", key, why)
+
     def leave(self, keys: Iterable[str]) -> None:
         """These keys have used nothing that counts any more, and nothing of them is at hand here:
         others may have their places. Takes milliseconds."""
         slots = self._at_hand.slots
+        self._told.difference_update(keys)
         left = slots.keys() & set(keys)
         if left and not self._closed:
             with contextlib.suppress(StateError):  # then the next time

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from exaslurm.errors import StateError
-from exaslurm.router.loads import NO_SLOT, ROWS, Loads, loads_path
+from exaslurm.gateway.options import MAX_WORKERS
+from exaslurm.router import loads as loads_module
+from exaslurm.router.loads import COLUMNS, NO_SLOT, ROWS, Loads, loads_path
 from tests.tools.fleet import wait_for
 
 IDS = [f"c{cell:03d}-r{replica:04d}" for cell in range(4) for replica in range(8)]
@@ -132,6 +134,11 @@ def test_columns_of_killed_processes_are_used_again(path: Path) -> None:
         assert sum(loads.others()) == 0
         owners = [pid for pid in loads._owners[::2] if pid]
         assert owners == [os.getpid()]
+
+
+def test_every_worker_may_be_replaced_twice_at_a_time(path: Path) -> None:
+    assert COLUMNS >= 3 * MAX_WORKERS
+    assert loads_module._OWNERS_AT + 16 * COLUMNS <= loads_module._IDS_AT
 
 
 def test_replicas_come_and_go(loads: Loads, other: Other) -> None:

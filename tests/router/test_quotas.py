@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -79,6 +80,32 @@ def test_what_one_process_lets_in_counts_in_all(opened: Open) -> None:
     for gate in gates:  # the third, too, which has never seen the key
         assert refused(gate, key) == "key_requests"
     enter(gates[0], KeyInfo(name="bob", created_s=0.0, requests_per_min=60))
+
+
+def test_what_was_counted_alone_for_want_of_a_lock_is_shared_soon(
+    name: str, opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = (Admission(Limits(), quotas=opened()) for _ in range(2))
+    keys = [
+        KeyInfo(name=f"key{number}", created_s=0.0, requests_per_min=60, concurrency=50)
+        for number in range(3)
+    ]
+    with loads_path(name, "keys").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for key in keys:
+            for _ in range(40):
+                enter(one, key)
+        one.sweep(time.monotonic())
+        assert caplog.text.count("by each process alone") == 3
+        fcntl.flock(file, fcntl.LOCK_UN)
+    for key in keys:
+        for _ in range(10):
+            enter(two, key)  # of what the other has nothing is known yet
+    one.sweep(time.monotonic())
+    for key in keys:
+        assert refused(two, key) == "key_concurrency"
+        assert refused(one, key) == "key_concurrency"
+        assert two._owner(key).requests.level(time.monotonic()) < 25  # type: ignore[union-attr]
 
 
 def test_keys_that_are_idle_give_their_places_to_others(opened: Open) -> None:
