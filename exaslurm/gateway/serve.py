@@ -8,6 +8,7 @@ import resource
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from exaslurm.gateway.former import Former
 from exaslurm.gateway.handover import Predecessor, find_predecessor
 from exaslurm.gateway.listeners import Listeners, listen_tcp, listen_unix
 from exaslurm.gateway.options import GatewayOptions
@@ -25,6 +26,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
     ExaslurmError if the router cannot start.
     """
     _raise_file_limit()
+    former = Former(options.helper) if options.helper is not None else None
     service = service_of(options)
     if options.control_fd is not None:
         from exaslurm.gateway.worker import run_worker
@@ -68,7 +70,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
             certificate,
             argv,
             predecessor=predecessor,
-            helper=options.helper,
+            former=former,
         )
         _run_fast(single.run())
 

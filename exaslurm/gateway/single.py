@@ -8,15 +8,14 @@ and takes over from the worker.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-import threading
 from collections.abc import Sequence
 
 from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.gateway.figures import own_directory, remove_directory
+from exaslurm.gateway.former import Former
 from exaslurm.gateway.handover import Offer, Predecessor
 from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners, inheritable
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 class Single:
     """``argv``: the options it was started with. ``predecessor``: whose place it takes.
-    ``helper``: the worker that serves while it starts again (pid and descriptor)."""
+    ``former``: the helper that served while it started again."""
 
     def __init__(
         self,
@@ -40,14 +39,14 @@ class Single:
         argv: Sequence[str],
         *,
         predecessor: Predecessor | None = None,
-        helper: str | None = None,
+        former: Former | None = None,
     ) -> None:
         self._service = service
         self._listeners = listeners
         self._certificate = certificate
         self._argv = argv
         self._predecessor = predecessor
-        self._former = helper
+        self._former = former
         self._helper: Worker | None = None
         self._restarting = False
         self._stopped = False
@@ -84,13 +83,15 @@ class Single:
             self._listeners.close()
             if self._helper is not None:
                 await self._helper.end(timeout_s=self._service.front.drain_s + GRACE_S)
+            if self._former is not None and not self._given_away:
+                await self._former.end(timeout_s=self._service.front.drain_s + GRACE_S)
             remove_directory(self._figures)
         log.info("ended")
 
     async def _ready(self) -> None:
         await self._known.publish(self._process.files)
         if self._former is not None:
-            _dismiss(self._former)
+            self._former.tell("leave")
             log.info("it serves again, in place of its helper")
         else:
             self._known.announce()
@@ -123,8 +124,11 @@ class Single:
             return
         if self._stopped:
             self._process.end_now(f"{number.name} again")
-            if self._helper is not None:
-                self._helper.tell("now")
+            for helper in (self._helper, self._former):
+                if helper is not None:
+                    helper.tell("now")
+        elif self._former is not None:
+            self._former.tell("stop")
         self._stopped = True
         self._process.stop(number.name)
 
@@ -159,12 +163,3 @@ class Single:
             os.execv(argv[0], argv)
         except OSError as error:
             log.error("cannot start again, ending: %s: %s", argv[0], error)
-
-
-def _dismiss(helper: str) -> None:
-    """We serve again: our helper is to end, and to be reaped."""
-    pid, _, fd = helper.partition(":")
-    with contextlib.suppress(OSError):  # it has died meanwhile
-        os.write(int(fd), b"leave\n")
-    os.close(int(fd))
-    threading.Thread(target=os.waitpid, args=(int(pid), 0), daemon=True).start()

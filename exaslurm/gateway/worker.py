@@ -2,8 +2,8 @@
 
 Both talk over a socket pair: the worker says ``ready``, and ``alive`` every second from then on;
 the parent says ``leave`` (another worker serves on the same sockets), ``stop`` (finish what is
-begun) or ``now``. A worker whose parent is gone finishes what is begun; one that is not heard any
-more hangs, and is killed.
+begun) or ``now``. A worker whose parent is gone finishes what is begun, in the drain time unless it
+was to leave; one that is not heard any more hangs, and is killed.
 """
 
 from __future__ import annotations
@@ -213,12 +213,13 @@ async def run_worker(service: Service, options: GatewayOptions) -> None:
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP is for the parent process")
 
     async def obey() -> None:
+        word = ""
         async for word in control.words():
             if word == "now":
                 process.end_now("asked to")
             else:
                 process.stop("asked to", succeeded=word == "leave")
-        process.stop("its parent is gone")
+        process.stop("its parent is gone", succeeded=word == "leave")
 
     told.append(asyncio.create_task(obey()))
     try:

@@ -1,0 +1,124 @@
+"""A router in one process that starts again on SIGHUP, while something goes wrong."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+
+import httpx
+import pytest
+
+from exaslurm.core.codec import dumps
+from exaslurm.keys.clients import add_key
+from exaslurm.rundir import RunDir
+from exaslurm.util.files import write_atomic
+from tests.tools.fleet import Engine, engines, wait_for
+from tests.tools.gateway import PLAN, Gateway, publish_engine
+
+Start = Callable[..., Gateway]
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[Engine]:
+    with engines(("--decode-tokens-per-s", "5")) as (one,):
+        yield one
+
+
+@pytest.fixture
+def key(run_dir: RunDir, slow: Engine) -> str:
+    """Of a deployment with 1 second of drain time."""
+    plan = dataclasses.replace(PLAN, timeouts=dataclasses.replace(PLAN.timeouts, drain_s=1.0))
+    write_atomic(run_dir.generation(1).plan, dumps(plan.sealed()))
+    publish_engine(run_dir, slow)
+    return add_key(run_dir, "tester")
+
+
+def wait_ready(gateway: Gateway) -> None:
+    with httpx.Client(base_url=gateway.url, trust_env=False) as client:
+        wait_for(lambda: client.get("/ready").status_code == 200)
+
+
+class Asker:
+    """Asks for streams, five tokens a second, in threads."""
+
+    def __init__(
+        self, gateway: Gateway, key: str, engine: Engine, pool: concurrent.futures.Executor
+    ) -> None:
+        self._gateway, self._key, self._engine, self._pool = gateway, key, engine, pool
+        self._asked: list[Future[str]] = []
+
+    def ask(self, tokens: int) -> Future[str]:
+        """The text of a stream that has begun."""
+        running = sum(not item.done() for item in self._asked)
+        self._asked.append(self._pool.submit(self._read, tokens))
+        wait_for(lambda: self._engine.running == running + 1)
+        return self._asked[-1]
+
+    def _read(self, tokens: int) -> str:
+        body = {"model": "chat", "prompt": "x", "max_tokens": tokens, "ignore_eos": True}
+        headers = {"Authorization": f"Bearer {self._key}"}
+        url = self._gateway.url + "/v1/completions"
+        return httpx.post(
+            url, json={**body, "stream": True}, headers=headers, timeout=60
+        ).text.strip()
+
+
+@contextlib.contextmanager
+def asking(gateway: Gateway, key: str, engine: Engine) -> Iterator[Asker]:
+    wait_for(lambda: engine.running == 0)
+    wait_ready(gateway)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        try:
+            yield Asker(gateway, key, engine, pool)
+        except BaseException:
+            gateway.process.kill()  # nobody waits for the rest of the streams
+            raise
+
+
+def hang_up(gateway: Gateway) -> None:
+    """Return when its helper serves and it takes nothing new."""
+    words = "ending when the requests at hand are done: starting again"
+    before = gateway.said.count(words)
+    gateway.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: gateway.said.count(words) > before, timeout_s=20)
+
+
+def serves_again(gateway: Gateway) -> bool:
+    return "it serves again, in place of its helper" in gateway.said
+
+
+def test_streams_at_the_helper_outlast_its_dismissal(start: Start, key: str, slow: Engine) -> None:
+    gateway = start("--workers", 1)
+    with asking(gateway, key, slow) as asker:
+        short = asker.ask(15)
+        hang_up(gateway)
+        long = asker.ask(40)  # at the helper; several times the drain time beyond its dismissal
+        assert short.result(20).endswith("data: [DONE]")
+        wait_for(lambda: serves_again(gateway), timeout_s=20)
+        assert not long.done()
+        assert long.result(20).endswith("data: [DONE]")
+        wait_for(lambda: gateway.workers() == [])
+    gateway.process.terminate()
+    assert gateway.end() == 0
+
+
+def test_streams_at_a_dismissed_helper_end_with_the_router(
+    start: Start, key: str, slow: Engine
+) -> None:
+    gateway = start("--workers", 1)
+    with asking(gateway, key, slow) as asker:
+        short = asker.ask(15)
+        hang_up(gateway)
+        long = asker.ask(1000)
+        assert short.result(20).endswith("data: [DONE]")
+        wait_for(lambda: serves_again(gateway), timeout_s=20)
+        (helper,) = gateway.workers()
+        gateway.process.terminate()
+        assert gateway.end() == 0
+        assert not Path(f"/proc/{helper}").exists()
+        assert "shutting down" in long.result(10)
