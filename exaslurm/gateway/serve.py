@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from exaslurm.errors import ExaslurmError
+from exaslurm.gateway.endpoint import own_address, withdraw
+from exaslurm.gateway.figures import own_directory, remove_directory
+from exaslurm.gateway.follow import Wanted
 from exaslurm.gateway.former import Former
 from exaslurm.gateway.handover import Predecessor, find_predecessor
 from exaslurm.gateway.listeners import Listeners, listen_tcp, listen_unix
 from exaslurm.gateway.options import GatewayOptions
 from exaslurm.gateway.service import Front, Service, service_of
 from exaslurm.gateway.tidy import tidy
-from exaslurm.gateway.tls import certificate_of
+from exaslurm.gateway.tls import Certificate, certificate_of
 
 log = logging.getLogger(__name__)
 
@@ -26,19 +31,31 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
     ExaslurmError if the router cannot start.
     """
     _raise_file_limit()
-    former = Former(options.helper) if options.helper is not None else None
-    service = service_of(options)
     if options.control_fd is not None:
         from exaslurm.gateway.worker import run_worker
 
-        _run_fast(run_worker(service, options))
+        _run_fast(run_worker(service_of(options), options))
         return
     tidy()
+    former = Former(options.helper) if options.helper is not None else None
+    if former is None:
+        service, certificate = _read(options)
+    else:
+        # Files may have been broken since its helper read them.
+        run_dir = options.run_dir
+        over = Wanted(run_dir) if run_dir is not None else None
+        got = None
+        try:
+            got = former.keep_trying(lambda: _read(options), over)
+        finally:
+            if got is None:
+                _withdraw(options)
+        if got is None:
+            return
+        service, certificate = got
     front = service.front
-    service.check()
     if options.canary is not None and not options.canary.exists():
         log.warning("%s is not there: versions share alike until it is", options.canary)
-    certificate = certificate_of(front.tls)
     predecessor = None
     if options.sockets is not None:
         listeners = Listeners.of_text(options.sockets)
@@ -73,6 +90,27 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
             former=former,
         )
         _run_fast(single.run())
+
+
+def _read(options: GatewayOptions) -> tuple[Service, Certificate | None]:
+    """What it serves, and with which certificate. ExaslurmError if it cannot start with that."""
+    service = service_of(options)
+    service.check()
+    return service, certificate_of(service.front.tls)
+
+
+def _withdraw(options: GatewayOptions) -> None:
+    """Remove what makes this process known, from its life before."""
+    uds = Listeners.of_text(options.sockets or "").uds
+    if uds is not None:
+        with contextlib.suppress(OSError):
+            uds.unlink()
+    remove_directory(own_directory())
+    if options.run_dir is not None:
+        try:
+            withdraw(options.run_dir, own_address(""))
+        except (ExaslurmError, OSError) as error:
+            log.warning("endpoint.json still names this router: %s", error)
 
 
 def _run_fast(work: Coroutine[Any, Any, None]) -> None:

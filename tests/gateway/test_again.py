@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
+import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -14,10 +15,11 @@ import httpx
 import pytest
 
 from exaslurm.core.codec import dumps
+from exaslurm.gateway.endpoint import read_endpoint
 from exaslurm.keys.clients import add_key
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import write_atomic
-from tests.tools.fleet import Engine, engines, wait_for
+from tests.tools.fleet import INNER, Engine, engines, wait_for
 from tests.tools.gateway import PLAN, Gateway, publish_engine
 
 Start = Callable[..., Gateway]
@@ -122,3 +124,75 @@ def test_streams_at_a_dismissed_helper_end_with_the_router(
         assert gateway.end() == 0
         assert not Path(f"/proc/{helper}").exists()
         assert "shutting down" in long.result(10)
+
+
+@contextlib.contextmanager
+def broken_meanwhile(gateway: Gateway, key: str, slow: Engine, path: Path) -> Iterator[None]:
+    """The file is broken while the old one drains: inside, the new one cannot serve."""
+    with asking(gateway, key, slow) as asker:
+        short = asker.ask(15)
+        hang_up(gateway)
+        whole = path.read_bytes()
+        path.write_bytes(b"nonsense: [")
+        assert short.result(20).endswith("data: [DONE]")
+        wait_for(lambda: "cannot serve again yet, the helper goes on" in gateway.said)
+        assert asker.ask(3).result(20).endswith("data: [DONE]")
+        yield
+        path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("broken", ["list", "plan"])
+def test_a_file_that_is_broken_meanwhile_is_waited_for(
+    run_dir: RunDir,
+    gateway: Callable[..., Gateway],
+    key: str,
+    slow: Engine,
+    tmp_path: Path,
+    broken: str,
+) -> None:
+    if broken == "plan":
+        path, options = run_dir.generation(1).plan, ["--run-dir", run_dir.path]
+    else:
+        path, engine_key = tmp_path / "engines.yaml", tmp_path / "engine.key"
+        engine_key.write_text(INNER)
+        engine_key.chmod(0o600)
+        path.write_text(f"key_file: {engine_key}\nengines: ['{slow.url}']\n")
+        options = ["--engines-file", path]
+    router = gateway(*options, "--workers", 1, EXASLURM_ROUTER_KEY=key)
+    with broken_meanwhile(router, key, slow, path):
+        assert not serves_again(router)
+    wait_for(lambda: serves_again(router), timeout_s=20)
+    wait_for(lambda: router.workers() == [])
+    wait_ready(router)
+    assert router.said.count("cannot serve again yet") == 1
+    router.process.terminate()
+    assert router.end() == 0
+
+
+@pytest.mark.parametrize("how", ["signal", "desired"])
+def test_one_that_waits_for_a_broken_file_can_be_ended(
+    run_dir: RunDir, start: Start, key: str, slow: Engine, tmp_path: Path, how: str
+) -> None:
+    uds = tmp_path / "s.sock"
+    gateway = start("--workers", 1, "--uds", uds)
+    with broken_meanwhile(gateway, key, slow, run_dir.generation(1).plan):
+        (helper,) = gateway.workers()
+        if how == "signal":
+            gateway.process.terminate()
+        else:
+            write_atomic(run_dir.desired, '{"run": false, "generation": 1}')
+        assert gateway.end() == 0
+        assert not Path(f"/proc/{helper}").exists()
+    assert not uds.exists()
+    assert read_endpoint(run_dir).routers == ()
+
+
+def test_a_broken_file_without_a_helper_ends_it(
+    run_dir: RunDir, start: Start, key: str, slow: Engine
+) -> None:
+    gateway = start("--workers", 1)
+    with broken_meanwhile(gateway, key, slow, run_dir.generation(1).plan):
+        (helper,) = gateway.workers()
+        os.kill(helper, signal.SIGKILL)
+        assert gateway.end() == 2
+    assert read_endpoint(run_dir).routers == ()
