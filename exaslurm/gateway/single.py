@@ -22,9 +22,13 @@ from exaslurm.gateway.listeners import Listeners, inheritable
 from exaslurm.gateway.process import Process
 from exaslurm.gateway.service import Service
 from exaslurm.gateway.tls import Certificate
-from exaslurm.gateway.worker import GRACE_S, Worker, command
+from exaslurm.gateway.worker import GRACE_S, Worker, command, exit_text
 
 log = logging.getLogger(__name__)
+
+# A helper that dies again and again is replaced after this long, doubled each time, up to the most.
+_BACKOFF_S = 0.1
+_MOST_BACKOFF_S = 5.0
 
 
 class Single:
@@ -48,6 +52,7 @@ class Single:
         self._predecessor = predecessor
         self._former = former
         self._helper: Worker | None = None
+        self._task: asyncio.Task[None] | None = None
         self._restarting = False
         self._stopped = False
         self._given_away = False
@@ -79,6 +84,9 @@ class Single:
             over = self._stopped or self._given_away
             if self._helper is not None and self._restarting and not over:
                 self._become_new(self._helper)
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
             await self._known.withdraw(self._process.files)
             self._listeners.close()
             if self._helper is not None:
@@ -135,9 +143,7 @@ class Single:
     async def _start_again(self) -> None:
         log.info("starting again: requests at hand are finished, new ones served by a helper")
         try:
-            self._helper = await Worker.start(
-                self._argv, self._listeners, "helper", figures=self._figures, warm=True
-            )
+            self._helper = await self._start_helper()
             await self._helper.ready()
         except (ExaslurmError, OSError) as error:
             log.error("not started again, going on as before: %s", error)
@@ -146,6 +152,38 @@ class Single:
             self._helper, self._restarting = None, False
             return
         self._process.stop("starting again", succeeded=True)
+        await self._keep_helper(self._helper)
+
+    async def _start_helper(self) -> Worker:
+        return await Worker.start(
+            self._argv, self._listeners, "helper", figures=self._figures, warm=True
+        )
+
+    async def _keep_helper(self, helper: Worker) -> None:
+        """See to it that somebody serves while requests at hand are finished, which may take
+        long."""
+        wait_s = _BACKOFF_S
+        while True:
+            code = await helper.ended()
+            if self._stopped or self._given_away:
+                return
+            log.warning("%s has ended, starting another one: %s", helper, exit_text(code))
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
+            try:
+                fresh = await self._start_helper()
+            except OSError as error:
+                log.error("no other helper yet: %s", error)
+                continue
+            # Not before: the old one's descriptor is what the next program is given.
+            self._helper = fresh
+            helper.close()
+            helper = fresh
+            try:
+                await helper.ready()
+            except ExaslurmError as error:
+                log.error("%s", error)
+                helper.kill()
 
     def _become_new(self, helper: Worker) -> None:
         """Returns only if the program cannot be started."""

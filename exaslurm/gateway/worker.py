@@ -117,6 +117,20 @@ class Worker:
         self._silent_looks += 1
         return self._silent_looks > _HANGS_LOOKS
 
+    async def ended(self) -> int:
+        """Its exit code when it has ended; until then it is looked after, and killed if it
+        hangs."""
+        ended = asyncio.create_task(self.process.wait())
+        try:
+            while not ended.done():
+                await asyncio.wait((ended,), timeout=BEAT_S)
+                if not ended.done() and self.hangs():
+                    log.error("%s hangs: killing it", self)
+                    self.kill()
+        finally:
+            ended.cancel()
+        return ended.result()
+
     def tell(self, word: str) -> None:
         """``leave``, ``stop`` or ``now``. One that is gone hears nothing."""
         self.leaving = True

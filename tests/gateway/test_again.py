@@ -196,3 +196,39 @@ def test_a_broken_file_without_a_helper_ends_it(
         os.kill(helper, signal.SIGKILL)
         assert gateway.end() == 2
     assert read_endpoint(run_dir).routers == ()
+
+
+def test_a_helper_that_dies_is_replaced_while_the_old_one_drains(
+    start: Start, key: str, slow: Engine
+) -> None:
+    gateway = start("--workers", 1)
+    with asking(gateway, key, slow) as asker:
+        long = asker.ask(40)
+        hang_up(gateway)
+        for _ in range(2):
+            (helper,) = gateway.workers()
+            os.kill(helper, signal.SIGKILL)
+            wait_for(lambda helper=helper: gateway.workers() not in ([], [helper]))
+            assert httpx.get(gateway.url + "/health", timeout=10).status_code == 200
+        assert not long.done()
+        assert long.result(20).endswith("data: [DONE]")
+        wait_for(lambda: serves_again(gateway), timeout_s=20)
+        wait_for(lambda: gateway.workers() == [])
+    wait_ready(gateway)
+    assert "Traceback" not in gateway.said
+    gateway.process.terminate()
+    assert gateway.end() == 0
+
+
+def test_one_whose_helper_has_died_can_be_ended(start: Start, key: str, slow: Engine) -> None:
+    gateway = start("--workers", 1)
+    with asking(gateway, key, slow) as asker:
+        long = asker.ask(1000)
+        hang_up(gateway)
+        (helper,) = gateway.workers()
+        os.kill(helper, signal.SIGKILL)
+        wait_for(lambda: "has ended, starting another one: SIGKILL" in gateway.said)
+        gateway.process.terminate()
+        assert gateway.end() == 0
+        assert "shutting down" in long.result(10)
+    assert "Traceback" not in gateway.said
