@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from exaslurm.errors import ExaslurmError
+from exaslurm.errors import ExaslurmError, UserError
 from exaslurm.gateway.endpoint import own_address, withdraw
 from exaslurm.gateway.figures import own_directory, remove_directory
 from exaslurm.gateway.follow import Wanted
@@ -63,6 +64,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
         if options.replace:
             predecessor = _find_predecessor(service)
         listeners = _listen(front, predecessor)
+    _renew(listeners, front.uds_mode)
     # A deployment's own gateway is to be there for weeks: a parent, who does nothing that could end
     # it, starts the one process that serves again, and what connects meanwhile waits.
     if front.workers > 1 or options.supervise:
@@ -144,6 +146,22 @@ def _listen(front: Front, predecessor: Predecessor | None) -> Listeners:
         if id(sock) not in kept:
             sock.close()
     return listeners
+
+
+def _renew(listeners: Listeners, uds_mode: int) -> None:
+    """Have a unix socket that was taken over, and whose file somebody has removed, on a new one:
+    nobody finds the old one."""
+    uds = listeners.uds
+    if listeners.unix is None or uds is None or os.path.lexists(uds):
+        return
+    try:
+        fresh = listen_unix(uds, uds_mode)
+    except UserError as error:
+        log.warning("its socket's file was removed, and there is no new one: %s", error)
+        return
+    log.warning("%s was removed: it is there again", uds)
+    listeners.unix.close()
+    listeners.unix = fresh
 
 
 def _raise_file_limit() -> None:

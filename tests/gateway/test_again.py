@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -232,3 +233,45 @@ def test_one_whose_helper_has_died_can_be_ended(start: Start, key: str, slow: En
         assert gateway.end() == 0
         assert "shutting down" in long.result(10)
     assert "Traceback" not in gateway.said
+
+
+def over_unix(uds: Path) -> int:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(uds))) as client:
+        return client.get("http://router/health").status_code
+
+
+@pytest.mark.parametrize("lost", ["file", "directory"])
+def test_a_sockets_file_that_was_removed_comes_again(
+    start: Start, key: str, tmp_path: Path, lost: str
+) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir()
+    uds = folder / "s.sock"
+    gateway = start("--workers", 1, "--uds", uds)
+    wait_ready(gateway)
+    uds.unlink()
+    if lost == "directory":
+        folder.rmdir()
+    gateway.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: serves_again(gateway), timeout_s=20)
+    wait_for(lambda: gateway.workers() == [])
+    wait_ready(gateway)
+    if lost == "file":
+        assert stat.S_IMODE(uds.stat().st_mode) == 0o600
+        assert over_unix(uds) == 200
+    gateway.process.terminate()
+    assert gateway.end() == 0
+    assert not uds.exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_router_in_place_of_another_finds_the_sockets_file_removed(
+    start: Start, key: str, tmp_path: Path, workers: int
+) -> None:
+    uds = tmp_path / "s.sock"
+    one = start("--workers", 1, "--uds", uds)
+    uds.unlink()
+    two = start("--workers", workers, "--uds", uds, "--replace")
+    assert two.url == one.url
+    assert one.end() == 0
+    assert over_unix(uds) == 200
