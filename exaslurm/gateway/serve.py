@@ -78,6 +78,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
             argv,
             predecessor=predecessor,
             supervise=options.supervise,
+            former=former,
         )
         asyncio.run(parent.run())
     else:

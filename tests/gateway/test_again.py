@@ -275,3 +275,32 @@ def test_a_router_in_place_of_another_finds_the_sockets_file_removed(
     assert two.url == one.url
     assert one.end() == 0
     assert over_unix(uds) == 200
+
+
+def test_more_workers_by_the_plan_take_the_helpers_place(
+    run_dir: RunDir, start: Start, key: str, slow: Engine
+) -> None:
+    gateway = start()
+    plan = dataclasses.replace(PLAN, gateway=dataclasses.replace(PLAN.gateway, workers=2))
+    with asking(gateway, key, slow) as asker:
+        short = asker.ask(15)
+        write_atomic(run_dir.generation(1).plan, dumps(plan.sealed()))
+        hang_up(gateway)
+        (helper,) = gateway.workers()
+        long = asker.ask(35)
+        assert short.result(20).endswith("data: [DONE]")
+        wait_for(lambda: serves_again(gateway), timeout_s=20)
+        assert len(gateway.workers()) == 3
+        assert long.result(20).endswith("data: [DONE]")
+    wait_for(lambda: helper not in gateway.workers())
+    # From now on it is a request to replace the workers.
+    before = set(gateway.workers())
+    gateway.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: "all workers are replaced" in gateway.said, timeout_s=20)
+    wait_for(lambda: len(gateway.workers()) == 2)
+    assert not before & set(gateway.workers())
+    (entry,) = read_endpoint(run_dir).routers
+    assert (entry.url, entry.pid) == (gateway.url, gateway.pid)
+    gateway.process.terminate()
+    assert gateway.end() == 0
+    assert "Traceback" not in gateway.said
