@@ -22,30 +22,48 @@ _AGAIN_S = 1.0
 Read = TypeVar("Read")
 
 
-class Former:
-    """``text``: pid and descriptor of the line to it, as of ``--helper``."""
+class Child:
+    """One helper: its pid, and the descriptor of the line to it."""
 
     def __init__(self, text: str) -> None:
         pid, _, fd = text.partition(":")
-        self._pid = int(pid)
-        self._fd = int(fd)
-        os.set_inheritable(self._fd, False)
-        self._ended = threading.Event()
+        self.text = text
+        self.pid = int(pid)
+        self.fd = int(fd)
+        os.set_inheritable(self.fd, False)
+        self.ended = threading.Event()
         threading.Thread(target=self._reap, name="helper", daemon=True).start()
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):  # it had ended before
-            os.waitpid(self._pid, 0)
-        self._ended.set()
+            os.waitpid(self.pid, 0)
+        self.ended.set()
+
+
+class Former:
+    """``text``: as of ``--helper``, each helper's pid and descriptor. The first has served until
+    now; others, of earlier restarts, still finish what was begun."""
+
+    def __init__(self, text: str) -> None:
+        self._all = [Child(item) for item in text.split(",")]
 
     @property
     def ended(self) -> bool:
-        return self._ended.is_set()
+        """Whether the one that has served until now does so no more."""
+        return self._all[0].ended.is_set()
+
+    def keep(self) -> list[str]:
+        """Those that are left, for the next program that this process becomes."""
+        left = [child for child in self._all if not child.ended.is_set()]
+        for child in left:
+            os.set_inheritable(child.fd, True)
+        return [child.text for child in left]
 
     def tell(self, word: str) -> None:
         """``leave``, ``stop`` or ``now``. One that is gone hears nothing."""
-        with contextlib.suppress(OSError):
-            os.write(self._fd, word.encode() + b"\n")
+        for child in self._all:
+            with contextlib.suppress(OSError):
+                os.write(child.fd, word.encode() + b"\n")
 
     def keep_trying(self, read: Callable[[], Read], over: Step | None = None) -> Read | None:
         """What ``read`` returns. As long as that is an ExaslurmError it is tried again every
@@ -90,14 +108,19 @@ class Former:
         raise error
 
     async def _wait(self) -> None:
-        """Until it has ended."""
-        while not self.ended:
-            await asyncio.to_thread(self._ended.wait, _AGAIN_S)
+        """Until all have ended."""
+        for child in self._all:
+            while not child.ended.is_set():
+                await asyncio.to_thread(child.ended.wait, _AGAIN_S)
 
     async def end(self, *, timeout_s: float) -> None:
-        """Have it finish what is begun; end it if that takes too long."""
+        """Have them finish what is begun; end them if that takes too long."""
         self.tell("stop")
-        if not await asyncio.to_thread(self._ended.wait, timeout_s):
-            log.warning("the helper (process %d) does not end: killing it", self._pid)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+        try:
+            await asyncio.wait_for(self._wait(), timeout_s)
+        except asyncio.TimeoutError:
+            for child in self._all:
+                if not child.ended.is_set():
+                    log.warning("the helper (process %d) does not end: killing it", child.pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(child.pid, signal.SIGKILL)

@@ -193,10 +193,10 @@ class Single:
         if self._known.under_nohup:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         inheritable([*self._listeners.all, helper.control])
-        argv = [
-            *command(self._argv, self._listeners),
-            *("--helper", f"{helper.pid}:{helper.control.fileno()}"),
-        ]
+        helpers = [f"{helper.pid}:{helper.control.fileno()}"]
+        if self._former is not None:
+            helpers += self._former.keep()
+        argv = [*command(self._argv, self._listeners), "--helper", ",".join(helpers)]
         try:
             os.execv(argv[0], argv)
         except OSError as error:

@@ -110,8 +110,9 @@ def test_streams_at_the_helper_outlast_its_dismissal(start: Start, key: str, slo
     assert gateway.end() == 0
 
 
+@pytest.mark.parametrize("restarts", [0, 2])
 def test_streams_at_a_dismissed_helper_end_with_the_router(
-    start: Start, key: str, slow: Engine
+    start: Start, key: str, slow: Engine, restarts: int
 ) -> None:
     gateway = start("--workers", 1)
     with asking(gateway, key, slow) as asker:
@@ -121,6 +122,13 @@ def test_streams_at_a_dismissed_helper_end_with_the_router(
         assert short.result(20).endswith("data: [DONE]")
         wait_for(lambda: serves_again(gateway), timeout_s=20)
         (helper,) = gateway.workers()
+        words = "it serves again, in place of its helper"
+        for times in range(restarts):  # further ones do not change that
+            gateway.process.send_signal(signal.SIGHUP)
+            aim = 2 + times
+            wait_for(lambda aim=aim: gateway.said.count(words) == aim, timeout_s=20)
+            wait_for(lambda: gateway.workers() == [helper])
+        assert not long.done()
         gateway.process.terminate()
         assert gateway.end() == 0
         assert not Path(f"/proc/{helper}").exists()
