@@ -3,6 +3,7 @@ socket's file."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -37,7 +38,10 @@ class Known:
         front = service.front
         self._service = service
         self._uds = listeners.uds
-        self._inode = inode_of(self._uds) if self._uds is not None else None
+        self._inode: tuple[int, int] | None = None
+        if self._uds is not None:
+            with contextlib.suppress(OSError):  # somebody has removed it
+                self._inode = inode_of(self._uds)
         if listeners.tcp:
             self.url = advertised_url(front.bind, listeners.port, tls=front.tls is not None)
         else:

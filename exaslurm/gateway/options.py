@@ -23,7 +23,7 @@ class GatewayOptions:
     Either ``run_dir`` or ``engines_file`` is what it serves. The last five are for processes that
     another router process starts: descriptors of the listening sockets, where the processes of
     the router put their figures, whether the sockets were served before, the descriptor of the line
-    to the parent, and the worker that served meanwhile (pid and descriptor).
+    to the parent, and the workers that served meanwhile (pid and descriptor of each).
     """
 
     run_dir: RunDir | None = None

@@ -17,6 +17,7 @@ from typing import Any
 from exaslurm.errors import ExaslurmError, NotReadyError, StateError
 from exaslurm.gateway.figures import fold, own_directory, remove_directory
 from exaslurm.gateway.follow import Step, Watch
+from exaslurm.gateway.former import Former
 from exaslurm.gateway.handover import Offer, Predecessor
 from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners
@@ -38,7 +39,8 @@ _FILE_TIMEOUT_S = 10.0
 
 class Parent:
     """``argv``: the options it was started with. ``predecessor``: whose place it takes.
-    ``supervise``: have the deployment's jobs looked after, too."""
+    ``supervise``: have the deployment's jobs looked after, too. ``former``: the helper that served
+    while it started again, one process by then."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Parent:
         *,
         predecessor: Predecessor | None = None,
         supervise: bool = False,
+        former: Former | None = None,
     ) -> None:
         self._service = service
         self._listeners = listeners
@@ -65,8 +68,10 @@ class Parent:
         self._ended = asyncio.Event()
         self._ending = False
         self._stopped = False
+        self._given_away = False
         self._rolling = False
-        self._served = predecessor is not None
+        self._former = former
+        self._served = predecessor is not None or former is not None
 
     async def run(self) -> None:
         """Until all workers have ended. ExaslurmError if one of them cannot start at first."""
@@ -77,12 +82,14 @@ class Parent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._on_signal, number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
+        # With a helper who serves there is time to try again.
+        fill = self._fill if self._former is None else self._refill
         try:
-            await asyncio.gather(*(self._fill(index) for index in range(self._count)))
+            await asyncio.gather(*(fill(index) for index in range(self._count)))
             self._served = True
             if not self._ending:
                 await self._known.publish(self._files)
-                self._known.announce()
                 await self._release()
                 self._begin(self._look())
                 self._begin(self._offer())
@@ -96,6 +103,8 @@ class Parent:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._wait_for_workers()
+            if self._former is not None and not self._given_away:
+                await self._former.end(timeout_s=self._service.front.drain_s + GRACE_S)
             await self._known.withdraw(self._files)
             self._listeners.close()
             remove_directory(self._figures)
@@ -113,6 +122,12 @@ class Parent:
         return [*own, *self._known.steps()]
 
     async def _release(self) -> None:
+        """Tell who started it where it listens, and who served until now that it serves."""
+        if self._former is not None:
+            self._former.tell("leave")
+            log.info("it serves again, in place of its helper")
+        else:
+            self._known.announce()
         if self._predecessor is None:
             return
         try:
@@ -129,6 +144,7 @@ class Parent:
 
     async def _leave(self) -> None:
         """Another router serves on our sockets."""
+        self._given_away = True
         self._known.given_away()
         await self._known.withdraw(self._files)
         self._end("another router has taken its place", word="leave")
@@ -249,6 +265,8 @@ class Parent:
     def _tell_all(self, word: str) -> None:
         for worker in self._workers:
             worker.tell(word)
+        if self._former is not None:
+            self._former.tell(word)
 
     async def _wait_for_workers(self) -> None:
         deadline = time.monotonic() + self._service.front.drain_s + GRACE_S

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import resource
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from exaslurm.errors import ExaslurmError, UserError
+from exaslurm.gateway.endpoint import own_address, withdraw
+from exaslurm.gateway.figures import own_directory, remove_directory
+from exaslurm.gateway.follow import Wanted
+from exaslurm.gateway.former import Former
 from exaslurm.gateway.handover import Predecessor, find_predecessor
 from exaslurm.gateway.listeners import Listeners, listen_tcp, listen_unix
 from exaslurm.gateway.options import GatewayOptions
 from exaslurm.gateway.service import Front, Service, service_of
 from exaslurm.gateway.tidy import tidy
-from exaslurm.gateway.tls import certificate_of
+from exaslurm.gateway.tls import Certificate, certificate_of
 
 log = logging.getLogger(__name__)
 
@@ -25,18 +32,31 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
     ExaslurmError if the router cannot start.
     """
     _raise_file_limit()
-    service = service_of(options)
     if options.control_fd is not None:
         from exaslurm.gateway.worker import run_worker
 
-        _run_fast(run_worker(service, options))
+        _run_fast(run_worker(service_of(options), options))
         return
     tidy()
+    former = Former(options.helper) if options.helper is not None else None
+    if former is None:
+        service, certificate = _read(options)
+    else:
+        # Files may have been broken since its helper read them.
+        run_dir = options.run_dir
+        over = Wanted(run_dir) if run_dir is not None else None
+        got = None
+        try:
+            got = former.keep_trying(lambda: _read(options), over)
+        finally:
+            if got is None:
+                _withdraw(options)
+        if got is None:
+            return
+        service, certificate = got
     front = service.front
-    service.check()
     if options.canary is not None and not options.canary.exists():
         log.warning("%s is not there: versions share alike until it is", options.canary)
-    certificate = certificate_of(front.tls)
     predecessor = None
     if options.sockets is not None:
         listeners = Listeners.of_text(options.sockets)
@@ -44,6 +64,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
         if options.replace:
             predecessor = _find_predecessor(service)
         listeners = _listen(front, predecessor)
+    _renew(listeners, front.uds_mode)
     # A deployment's own gateway is to be there for weeks: a parent, who does nothing that could end
     # it, starts the one process that serves again, and what connects meanwhile waits.
     if front.workers > 1 or options.supervise:
@@ -57,6 +78,7 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
             argv,
             predecessor=predecessor,
             supervise=options.supervise,
+            former=former,
         )
         asyncio.run(parent.run())
     else:
@@ -68,9 +90,30 @@ def serve(options: GatewayOptions, argv: Sequence[str]) -> None:
             certificate,
             argv,
             predecessor=predecessor,
-            helper=options.helper,
+            former=former,
         )
         _run_fast(single.run())
+
+
+def _read(options: GatewayOptions) -> tuple[Service, Certificate | None]:
+    """What it serves, and with which certificate. ExaslurmError if it cannot start with that."""
+    service = service_of(options)
+    service.check()
+    return service, certificate_of(service.front.tls)
+
+
+def _withdraw(options: GatewayOptions) -> None:
+    """Remove what makes this process known, from its life before."""
+    uds = Listeners.of_text(options.sockets or "").uds
+    if uds is not None:
+        with contextlib.suppress(OSError):
+            uds.unlink()
+    remove_directory(own_directory())
+    if options.run_dir is not None:
+        try:
+            withdraw(options.run_dir, own_address(""))
+        except (ExaslurmError, OSError) as error:
+            log.warning("endpoint.json still names this router: %s", error)
 
 
 def _run_fast(work: Coroutine[Any, Any, None]) -> None:
@@ -104,6 +147,22 @@ def _listen(front: Front, predecessor: Predecessor | None) -> Listeners:
         if id(sock) not in kept:
             sock.close()
     return listeners
+
+
+def _renew(listeners: Listeners, uds_mode: int) -> None:
+    """Have a unix socket that was taken over, and whose file somebody has removed, on a new one:
+    nobody finds the old one."""
+    uds = listeners.uds
+    if listeners.unix is None or uds is None or os.path.lexists(uds):
+        return
+    try:
+        fresh = listen_unix(uds, uds_mode)
+    except UserError as error:
+        log.warning("its socket's file was removed, and there is no new one: %s", error)
+        return
+    log.warning("%s was removed: it is there again", uds)
+    listeners.unix.close()
+    listeners.unix = fresh
 
 
 def _raise_file_limit() -> None:

@@ -8,29 +8,32 @@ and takes over from the worker.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-import threading
 from collections.abc import Sequence
 
 from exaslurm.errors import ExaslurmError, StateError
 from exaslurm.gateway.figures import own_directory, remove_directory
+from exaslurm.gateway.former import Former
 from exaslurm.gateway.handover import Offer, Predecessor
 from exaslurm.gateway.known import Known
 from exaslurm.gateway.listeners import Listeners, inheritable
 from exaslurm.gateway.process import Process
 from exaslurm.gateway.service import Service
 from exaslurm.gateway.tls import Certificate
-from exaslurm.gateway.worker import GRACE_S, Worker, command
+from exaslurm.gateway.worker import GRACE_S, Worker, command, exit_text
 
 log = logging.getLogger(__name__)
+
+# A helper that dies again and again is replaced after this long, doubled each time, up to the most.
+_BACKOFF_S = 0.1
+_MOST_BACKOFF_S = 5.0
 
 
 class Single:
     """``argv``: the options it was started with. ``predecessor``: whose place it takes.
-    ``helper``: the worker that serves while it starts again (pid and descriptor)."""
+    ``former``: the helper that served while it started again."""
 
     def __init__(
         self,
@@ -40,15 +43,16 @@ class Single:
         argv: Sequence[str],
         *,
         predecessor: Predecessor | None = None,
-        helper: str | None = None,
+        former: Former | None = None,
     ) -> None:
         self._service = service
         self._listeners = listeners
         self._certificate = certificate
         self._argv = argv
         self._predecessor = predecessor
-        self._former = helper
+        self._former = former
         self._helper: Worker | None = None
+        self._task: asyncio.Task[None] | None = None
         self._restarting = False
         self._stopped = False
         self._given_away = False
@@ -80,17 +84,22 @@ class Single:
             over = self._stopped or self._given_away
             if self._helper is not None and self._restarting and not over:
                 self._become_new(self._helper)
+            if self._task is not None:
+                self._task.cancel()
+                await asyncio.gather(self._task, return_exceptions=True)
             await self._known.withdraw(self._process.files)
             self._listeners.close()
             if self._helper is not None:
                 await self._helper.end(timeout_s=self._service.front.drain_s + GRACE_S)
+            if self._former is not None and not self._given_away:
+                await self._former.end(timeout_s=self._service.front.drain_s + GRACE_S)
             remove_directory(self._figures)
         log.info("ended")
 
     async def _ready(self) -> None:
         await self._known.publish(self._process.files)
         if self._former is not None:
-            _dismiss(self._former)
+            self._former.tell("leave")
             log.info("it serves again, in place of its helper")
         else:
             self._known.announce()
@@ -123,17 +132,18 @@ class Single:
             return
         if self._stopped:
             self._process.end_now(f"{number.name} again")
-            if self._helper is not None:
-                self._helper.tell("now")
+            for helper in (self._helper, self._former):
+                if helper is not None:
+                    helper.tell("now")
+        elif self._former is not None:
+            self._former.tell("stop")
         self._stopped = True
         self._process.stop(number.name)
 
     async def _start_again(self) -> None:
         log.info("starting again: requests at hand are finished, new ones served by a helper")
         try:
-            self._helper = await Worker.start(
-                self._argv, self._listeners, "helper", figures=self._figures, warm=True
-            )
+            self._helper = await self._start_helper()
             await self._helper.ready()
         except (ExaslurmError, OSError) as error:
             log.error("not started again, going on as before: %s", error)
@@ -142,6 +152,38 @@ class Single:
             self._helper, self._restarting = None, False
             return
         self._process.stop("starting again", succeeded=True)
+        await self._keep_helper(self._helper)
+
+    async def _start_helper(self) -> Worker:
+        return await Worker.start(
+            self._argv, self._listeners, "helper", figures=self._figures, warm=True
+        )
+
+    async def _keep_helper(self, helper: Worker) -> None:
+        """See to it that somebody serves while requests at hand are finished, which may take
+        long."""
+        wait_s = _BACKOFF_S
+        while True:
+            code = await helper.ended()
+            if self._stopped or self._given_away:
+                return
+            log.warning("%s has ended, starting another one: %s", helper, exit_text(code))
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MOST_BACKOFF_S)
+            try:
+                fresh = await self._start_helper()
+            except OSError as error:
+                log.error("no other helper yet: %s", error)
+                continue
+            # Not before: the old one's descriptor is what the next program is given.
+            self._helper = fresh
+            helper.close()
+            helper = fresh
+            try:
+                await helper.ready()
+            except ExaslurmError as error:
+                log.error("%s", error)
+                helper.kill()
 
     def _become_new(self, helper: Worker) -> None:
         """Returns only if the program cannot be started."""
@@ -151,20 +193,11 @@ class Single:
         if self._known.under_nohup:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         inheritable([*self._listeners.all, helper.control])
-        argv = [
-            *command(self._argv, self._listeners),
-            *("--helper", f"{helper.pid}:{helper.control.fileno()}"),
-        ]
+        helpers = [f"{helper.pid}:{helper.control.fileno()}"]
+        if self._former is not None:
+            helpers += self._former.keep()
+        argv = [*command(self._argv, self._listeners), "--helper", ",".join(helpers)]
         try:
             os.execv(argv[0], argv)
         except OSError as error:
             log.error("cannot start again, ending: %s: %s", argv[0], error)
-
-
-def _dismiss(helper: str) -> None:
-    """We serve again: our helper is to end, and to be reaped."""
-    pid, _, fd = helper.partition(":")
-    with contextlib.suppress(OSError):  # it has died meanwhile
-        os.write(int(fd), b"leave\n")
-    os.close(int(fd))
-    threading.Thread(target=os.waitpid, args=(int(pid), 0), daemon=True).start()

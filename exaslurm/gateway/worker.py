@@ -2,8 +2,8 @@
 
 Both talk over a socket pair: the worker says ``ready``, and ``alive`` every second from then on;
 the parent says ``leave`` (another worker serves on the same sockets), ``stop`` (finish what is
-begun) or ``now``. A worker whose parent is gone finishes what is begun; one that is not heard any
-more hangs, and is killed.
+begun) or ``now``. A worker whose parent is gone finishes what is begun, in the drain time unless it
+was to leave; one that is not heard any more hangs, and is killed.
 """
 
 from __future__ import annotations
@@ -117,6 +117,20 @@ class Worker:
         self._silent_looks += 1
         return self._silent_looks > _HANGS_LOOKS
 
+    async def ended(self) -> int:
+        """Its exit code when it has ended; until then it is looked after, and killed if it
+        hangs."""
+        ended = asyncio.create_task(self.process.wait())
+        try:
+            while not ended.done():
+                await asyncio.wait((ended,), timeout=BEAT_S)
+                if not ended.done() and self.hangs():
+                    log.error("%s hangs: killing it", self)
+                    self.kill()
+        finally:
+            ended.cancel()
+        return ended.result()
+
     def tell(self, word: str) -> None:
         """``leave``, ``stop`` or ``now``. One that is gone hears nothing."""
         self.leaving = True
@@ -213,12 +227,13 @@ async def run_worker(service: Service, options: GatewayOptions) -> None:
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP is for the parent process")
 
     async def obey() -> None:
+        word = ""
         async for word in control.words():
             if word == "now":
                 process.end_now("asked to")
             else:
                 process.stop("asked to", succeeded=word == "leave")
-        process.stop("its parent is gone")
+        process.stop("its parent is gone", succeeded=word == "leave")
 
     told.append(asyncio.create_task(obey()))
     try:
