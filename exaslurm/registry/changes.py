@@ -17,7 +17,8 @@ LOOK_EVERY_S = 2.0
 _TIMEOUT_S = 30.0
 
 T = TypeVar("T")
-_Stamp = dict[Path, tuple[int, ...] | None] | None
+Looks = dict[Path, tuple[int, ...] | None]
+"""How files look from outside: other than before if they have changed."""
 
 
 async def changes(
@@ -25,15 +26,17 @@ async def changes(
     files: IoThread,
     load: Callable[[Path], T],
     others: Callable[[], Sequence[Path]] = tuple,
+    *,
+    known: Looks | None = None,
 ) -> AsyncIterator[T | ExaslurmError]:
-    """What ``load(path)`` returns, soon and each time that the file or one of the ``others`` (which
-    it names) has changed, or why it cannot, which may pass: then it is read again at each look.
+    """What ``load(path)`` returns each time that the file or one of the ``others`` (which it names)
+    has changed, or why it cannot, which may pass: then it is read again at each look. ``known``:
+    how they looked when they were read before this began.
 
     They are read when they have stayed as they are from one look to the next: until then somebody
-    may be writing them. What was read before this began may have changed since.
+    may be writing them.
     """
-    known: _Stamp = None
-    seen: _Stamp = None
+    seen: Looks | None = None
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         before, seen = seen, await _stamp(files, (path, *others()))
@@ -50,15 +53,16 @@ async def changes(
             log.exception("reading %s", path)
 
 
-async def _stamp(files: IoThread, paths: Sequence[Path]) -> _Stamp:
-    """What changes when one of the files does; None if they cannot be looked at."""
+async def _stamp(files: IoThread, paths: Sequence[Path]) -> Looks | None:
+    """None if they cannot be looked at."""
     try:
-        return await files.run(lambda: {path: _look(path) for path in paths}, timeout_s=_TIMEOUT_S)
+        return await files.run(lambda: {path: look(path) for path in paths}, timeout_s=_TIMEOUT_S)
     except ExaslurmError:
         return None
 
 
-def _look(path: Path) -> tuple[int, ...] | None:
+def look(path: Path) -> tuple[int, ...] | None:
+    """None: it is not there, or not for us."""
     try:
         info = path.stat()
     except OSError:

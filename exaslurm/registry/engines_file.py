@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from exaslurm.errors import UserError
+from exaslurm.registry.changes import Looks, look
 from exaslurm.util.files import open_at_once
 
 # Thousands of engines in the full form; more is some other file.
@@ -49,11 +50,13 @@ class Engine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginesFile:
     """The engines of a file (None: given otherwise), in its order; ids and addresses are unique.
-    ``key_files``: which other files it has its keys from."""
+    ``key_files``: which other files it has its keys from; ``looks``: how all of these looked before
+    they were read."""
 
     path: Path | None
     engines: tuple[Engine, ...]
     key_files: tuple[Path, ...] = ()
+    looks: Looks = field(default_factory=dict, compare=False, repr=False)
 
 
 class UnusableKeys(UserError):
@@ -70,13 +73,15 @@ def load(path: Path) -> EnginesFile:
     UserError (``file:line: what is wrong``, every problem of the file at once) if it cannot be
     used; StateError for a key file that is missing or can be read by others.
     """
+    looks = {path: look(path)}
     text = _read(path)
     if not _is_plain(path, text):
         # The YAML parser and pydantic take longer to import than a router may take to start.
         from exaslurm.registry import engines_yaml
 
-        return engines_yaml.parse(path, text)
-    return EnginesFile(path=path, engines=_parse_lines(path, text))
+        found = engines_yaml.parse(path, text)
+        return replace(found, looks=looks | found.looks)
+    return EnginesFile(path=path, engines=_parse_lines(path, text), looks=looks)
 
 
 def of_urls(urls: Iterable[str]) -> EnginesFile:

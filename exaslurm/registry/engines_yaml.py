@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from exaslurm.errors import StateError, UserError
 from exaslurm.keys.secrets import read_private
+from exaslurm.registry.changes import Looks, look
 from exaslurm.registry.engines_file import Engine, EnginesFile, UnusableKeys, parse_url
 from exaslurm.util.checked import check, report
 from exaslurm.util.fields import PathText, Positive, Root, Section, Text, Word
@@ -97,7 +98,7 @@ def parse(path: Path, text: str) -> EnginesFile:
         )
     if problems:
         raise UnusableKeys(report(list(dict.fromkeys(problems))), keys.files)
-    return EnginesFile(path=path, engines=tuple(engines), key_files=keys.files)
+    return EnginesFile(path=path, engines=tuple(engines), key_files=keys.files, looks=keys.looks)
 
 
 def _with_remedy(problem: Problem, error: StateError) -> Problem:
@@ -110,18 +111,18 @@ class _Keys:
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
-        self._files: dict[Path, None] = {}
+        self.looks: Looks = {}
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Those that were asked for, whatever is in them."""
-        return tuple(self._files)
+        return tuple(self.looks)
 
     def read(self, name: str) -> str:
         """StateError if it is missing, holds no key, or can be read by others."""
         if name not in self._known:
             path = Path(os.path.expandvars(name)).expanduser()
-            self._files[path] = None
+            self.looks[path] = look(path)
             key = read_private(path, limit=_MAX_KEY_BYTES).decode("ascii", "replace").strip()
             if not key.isprintable() or " " in key or not key.isascii() or not key:
                 raise StateError(

@@ -272,7 +272,10 @@ class PolledSource:
             await asyncio.get_running_loop().create_future()
             return
         files = self._files or IoThread("engines file")
-        async for fresh in changes(path, files, engines_file.load, lambda: self._key_files):
+        reads = changes(
+            path, files, engines_file.load, lambda: self._key_files, known=self._file.looks
+        )
+        async for fresh in reads:
             if isinstance(fresh, EnginesFile):
                 self._key_files = fresh.key_files
                 self._note(None)

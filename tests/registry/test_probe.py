@@ -368,6 +368,31 @@ async def test_what_was_changed_before_it_was_followed_is_seen(tmp_path: Path) -
         await until(lambda: len(source.replicas) == 2)
 
 
+async def test_a_list_that_has_not_changed_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of thousands of engines it takes a second."""
+    key_file = tmp_path / "key"
+    key_file.write_text("secret")
+    key_file.chmod(0o600)
+    path = tmp_path / "engines.yaml"
+    path.write_text(f"key_file: {key_file}\nengines: ['http://127.0.0.1:9']\n")
+    loaded = load(path)
+    assert loaded.looks.keys() == {path, key_file}
+    reads: list[Path] = []
+
+    def count(where: Path) -> EnginesFile:
+        reads.append(where)
+        return load(where)
+
+    monkeypatch.setattr(engines_file, "load", count)
+    async with polling(loaded):
+        await asyncio.sleep(0.5)
+        assert not reads
+        key_file.write_text("another")
+        await until(lambda: reads == [path])
+
+
 async def test_what_cannot_be_read_for_a_moment_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
