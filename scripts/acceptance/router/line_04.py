@@ -176,13 +176,12 @@ def many_prompts(line: Line, _folder: Path) -> None:
     targets = [target(number) for number in range(64)]
     affinity: Affinity[Target] = Affinity()
     affinity.retain(targets)
-    usable = set(targets)
     rng = random.Random(1)
     sizes: dict[int, float] = {}
     text = b" word" * 400
     for number in range(1, PROMPTS + 1):
         keys = blocks(b"%d" % number + text, 0)
-        chosen = affinity.choose(keys, usable, rng) or targets[number % 64]
+        chosen = affinity.choose(keys, rng) or targets[number % 64]
         affinity.sent(keys, chosen)
         if number % (PROMPTS // 10) == 0:
             sizes[number] = own_rss_mb()
