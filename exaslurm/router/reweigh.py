@@ -20,6 +20,7 @@ class Weigher:
     def __init__(self, loads: Loads | None = None) -> None:
         self._loads = loads
         self._slots: list[tuple[Target, int]] = []
+        self._unshared: list[Target] = []
         self._weighed_s: float | None = None
 
     def retain(self, targets: Iterable[Target]) -> None:
@@ -27,16 +28,19 @@ class Weigher:
         loads = self._loads
         if loads is None:
             return
-        targets = list(targets)
-        with contextlib.suppress(StateError):  # then the next change shares them
+        self._unshared = targets = list(targets)
+        with contextlib.suppress(StateError):  # somebody has the lock: soon
             slots = loads.retain(target.ident for target in targets)
             self._slots = [(target, slots.get(target.ident, NO_SLOT)) for target in targets]
+            self._unshared = []
 
     def share(self) -> None:
         """Tell the other routers what this one has sent, and learn what they have."""
         loads = self._loads
         if loads is None:
             return
+        if self._unshared:
+            self.retain(self._unshared)
         mine, others = loads.mine, loads.others()
         height = len(others)
         for target, slot in self._slots:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import stat
@@ -16,8 +17,11 @@ import pytest
 
 from exaslurm.errors import StateError
 from exaslurm.gateway.options import MAX_WORKERS
+from exaslurm.registry.replica import Replica
 from exaslurm.router import loads as loads_module
 from exaslurm.router.loads import COLUMNS, NO_SLOT, ROWS, Loads, loads_path
+from exaslurm.router.reweigh import Weigher
+from exaslurm.router.table import Table
 from tests.tools.fleet import wait_for
 
 IDS = [f"c{cell:03d}-r{replica:04d}" for cell in range(4) for replica in range(8)]
@@ -134,6 +138,30 @@ def test_columns_of_killed_processes_are_used_again(path: Path) -> None:
         assert sum(loads.others()) == 0
         owners = [pid for pid in loads._owners[::2] if pid]
         assert owners == [os.getpid()]
+
+
+def test_what_could_not_be_shared_for_want_of_the_lock_is_soon(path: Path, loads: Loads) -> None:
+    weigher = Weigher(loads)
+    table = Table()
+    replica = Replica(
+        id="new",
+        cell="c",
+        model="m",
+        served_names=("m",),
+        url="http://127.0.0.1:1",
+        node="n",
+        ready=True,
+    )
+    table.update([replica])
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        weigher.retain(table.targets)
+        weigher.share()
+        assert "new" not in loads.slots
+    (target,) = table.targets
+    target.outstanding = 7
+    weigher.share()
+    assert loads.mine[loads.slots["new"]] == 7
 
 
 def test_every_worker_may_be_replaced_twice_at_a_time(path: Path) -> None:
