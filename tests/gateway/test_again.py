@@ -21,7 +21,7 @@ from exaslurm.keys.clients import add_key
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import write_atomic
 from tests.tools.fleet import INNER, Engine, engines, wait_for
-from tests.tools.gateway import PLAN, Gateway, publish_engine
+from tests.tools.gateway import PLAN, Gateway, publish_engine, wait_ready
 
 Start = Callable[..., Gateway]
 
@@ -39,11 +39,6 @@ def key(run_dir: RunDir, slow: Engine) -> str:
     write_atomic(run_dir.generation(1).plan, dumps(plan.sealed()))
     publish_engine(run_dir, slow)
     return add_key(run_dir, "tester")
-
-
-def wait_ready(gateway: Gateway) -> None:
-    with httpx.Client(base_url=gateway.url, trust_env=False) as client:
-        wait_for(lambda: client.get("/ready").status_code == 200)
 
 
 class Asker:

@@ -22,7 +22,7 @@ from exaslurm.keys.clients import add_key
 from exaslurm.rundir import RunDir
 from exaslurm.util.files import write_atomic
 from tests.tools.fleet import Engine, engines, wait_for
-from tests.tools.gateway import PLAN, Gateway, Load, publish_engine
+from tests.tools.gateway import PLAN, Gateway, Load, publish_engine, wait_ready
 
 Start = Callable[..., Gateway]
 
@@ -37,11 +37,6 @@ def engine() -> Iterator[Engine]:
 def key(run_dir: RunDir, engine: Engine) -> str:
     publish_engine(run_dir, engine)
     return add_key(run_dir, "tester")
-
-
-def wait_ready(gateway: Gateway) -> None:
-    with httpx.Client(base_url=gateway.url, trust_env=False) as client:
-        wait_for(lambda: client.get("/ready").status_code == 200)
 
 
 @contextlib.contextmanager

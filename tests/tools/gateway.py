@@ -18,7 +18,7 @@ import httpx
 from exaslurm.core.cell import CellRecord, ReplicaRecord
 from exaslurm.registry.write import write_record
 from exaslurm.rundir import RunDir
-from tests.tools.fleet import Engine
+from tests.tools.fleet import Engine, wait_for
 from tests.tools.plans import make_plan
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,6 +104,11 @@ class Gateway:
                 self.process.wait(timeout=10)
         assert self.process.stdout is not None
         self.process.stdout.close()
+
+
+def wait_ready(gateway: Gateway) -> None:
+    with httpx.Client(base_url=gateway.url, trust_env=False) as client:
+        wait_for(lambda: client.get("/ready").status_code == 200)
 
 
 class Load:
