@@ -172,8 +172,8 @@ class Controller:
         text = next(text for name, text in scripts.items() if "-single-" in name)
         for what, (option, words) in WRONG.items():
             code, said = self.login(f"sbatch --test-only {option}", text)
-            refused = code != 0 and re.search(words, said, re.IGNORECASE) is not None
-            self.line.check(f"{self.label}: {what} is refused", refused, said.splitlines()[-1])
+            as_told = code != 0 and re.search(words, said, re.IGNORECASE) is not None
+            self.line.check(f"{self.label}: {what} is refused", as_told, said.splitlines()[-1])
         self.ask_second(next(text for name, text in scripts.items() if "-het-" in name))
         self.ask_rules(text)
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def _routes() -> list[tuple[str, str]]:
     ]
 
 
-def _as_stranger(task: dict[str, object]) -> dict[str, Any]:
+def _as_stranger(task: Mapping[str, object]) -> dict[str, Any]:
     done = subprocess.run(
         [
             "setpriv",

@@ -175,7 +175,7 @@ def paused(line: Line, lab: Lab) -> None:
     ready = until(lambda: all(is_ready(lab, name) for name in names), 120)
     line.need("all serve", ready)
     with concurrent.futures.ThreadPoolExecutor(2 * len(names)) as pool:
-        told = list(pool.map(lambda pair: trial(lab, *pair, pool), zip(names, PAUSES, strict=True)))
+        told = list(pool.map(lambda name, pause: trial(lab, name, pause, pool), names, PAUSES))
     for (step, _, event), (ok, said) in zip(PAUSES, told, strict=True):
         line.check(f"{event}: paused {step}, woken after a take-over", ok, said)
 
